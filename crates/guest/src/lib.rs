@@ -1,1 +1,10 @@
+//! The guest: the init of every sandbox, and the only part of Ringfence that runs inside.
+//!
+//! It runs with exactly the rights of the code it starts, so a flaw here gains that code
+//! nothing. It never calls out: the host connects, and speaks HTTP/2 or HTTP/1.1.
 
+mod files;
+mod http;
+mod server;
+
+pub use server::{Config, Guest};
