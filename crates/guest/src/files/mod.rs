@@ -11,5 +11,8 @@ pub(crate) struct Files {}
 
 pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -> Answer {
     let _ = (&guest.files, &guest.config.workspace, request);
-    Err(Failure::new(Code::NotFound, format!("no such route: /files/{}", rest.join("/"))))
+    Err(Failure::new(
+        Code::NotFound,
+        format!("no such route: /files/{}", rest.join("/")),
+    ))
 }

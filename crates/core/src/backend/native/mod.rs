@@ -1,0 +1,456 @@
+//! Sandboxes on a plain Linux host: namespaces, cgroups, seccomp, landlock; nothing to install.
+
+mod record;
+mod system;
+mod workspace;
+
+use crate::backend::{Backend, Io, SandboxInfo, SandboxState};
+use crate::interpreter::Interpreter;
+use crate::plan::{Control, Guarantees, Hold, Lifetime, Plan, SandboxId};
+use crate::spec::{Access, Network, Workspace};
+use async_trait::async_trait;
+use record::{Process, Record, Store};
+use ringfence_jail::{Cgroup, CgroupLimits, Hierarchy, Jail, LastWords, Owner, Stage};
+use ringfence_proto::{Code, Failure};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+pub use record::Leftovers;
+
+/// Where things of this backend are on the host.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Holds a folder per sandbox.
+    pub state: PathBuf,
+    /// The static guest executable.
+    pub guest: PathBuf,
+    /// Holds the packages environments.
+    pub environments: PathBuf,
+    /// Used when a plan names neither an interpreter nor an environment.
+    pub interpreter: Option<Interpreter>,
+}
+
+/// Who clones.
+pub enum Launcher {
+    /// This process, which has one thread.
+    Inline,
+    /// A single-threaded process that was started for it.
+    Process(Mutex<ringfence_jail::Client>),
+}
+
+pub struct Native {
+    config: Config,
+    launcher: Launcher,
+    store: Store,
+    hierarchy: OnceLock<Option<Hierarchy>>,
+    /// What must stay open as long as disposable sandboxes made here live.
+    lifelines: Mutex<BTreeMap<SandboxId, OwnedFd>>,
+}
+
+impl Native {
+    pub fn new(config: Config, launcher: Launcher) -> Result<Self, Failure> {
+        let store = Store::open(&config.state)?;
+        Ok(Self {
+            config,
+            launcher,
+            store,
+            hierarchy: OnceLock::new(),
+            lifelines: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    fn hierarchy(&self) -> Option<&Hierarchy> {
+        self.hierarchy.get_or_init(Hierarchy::find).as_ref()
+    }
+
+    /// What can be enforced here; quick, so that each creation can ask.
+    pub fn offers(&self) -> Guarantees {
+        let cgroup = self.hierarchy();
+        let by = |controller| cgroup.filter(|h| h.has(controller)).map(Hierarchy::version);
+        let sandbox = |by: &str| (Hold::Sandbox, by.to_owned());
+        let mut controls = BTreeMap::from([
+            (
+                Control::Isolation,
+                sandbox("user, mount, pid, ipc, uts, net and cgroup namespaces"),
+            ),
+            (
+                Control::SystemCalls,
+                sandbox("seccomp, no new privileges, no capabilities"),
+            ),
+            (Control::Network, sandbox("an empty network namespace")),
+            (Control::Tmp, sandbox("a file system in memory")),
+            (Control::Workspace, sandbox(workspace::means())),
+            (
+                Control::FileSize,
+                (Hold::Process, "RLIMIT_FSIZE".to_owned()),
+            ),
+            (
+                Control::OpenFiles,
+                (Hold::Process, "RLIMIT_NOFILE".to_owned()),
+            ),
+        ]);
+        controls.insert(
+            Control::Landlock,
+            match ringfence_jail::landlock_version() {
+                0 => (Hold::None, "this kernel has no landlock".to_owned()),
+                version => (Hold::Sandbox, format!("landlock version {version}")),
+            },
+        );
+        controls.insert(
+            Control::Memory,
+            match by("memory") {
+                Some(version) => sandbox(version),
+                None => (
+                    Hold::Process,
+                    "RLIMIT_DATA; no cgroup can be made here".to_owned(),
+                ),
+            },
+        );
+        controls.insert(
+            Control::Cpus,
+            match by("cpu") {
+                Some(version) => sandbox(version),
+                None => (Hold::None, "no cgroup can be made here".to_owned()),
+            },
+        );
+        controls.insert(
+            Control::Pids,
+            match by("pids") {
+                Some(version) => sandbox(version),
+                None => sandbox("RLIMIT_NPROC in a user namespace of its own"),
+            },
+        );
+        Guarantees {
+            backend: "native".to_owned(),
+            controls,
+        }
+    }
+
+    /// Makes a sandbox; on failure nothing of it is left.
+    fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        let (existing, folder) = self.store.claim(plan)?;
+        let made = self.make_in(plan, &folder);
+        if made.is_err() && !existing {
+            // The failure at hand is the one to tell; what could not be removed is swept later.
+            let _ = self.store.remove(&plan.id);
+        }
+        made
+    }
+
+    fn make_in(&self, plan: &Plan, folder: &Path) -> Result<SandboxInfo, Failure> {
+        let mut jail = self.jail(plan, folder)?;
+        let mut record = Record::new(plan.clone(), jail.cgroup.clone());
+        self.store.write(&record)?;
+        if plan.workspace == Workspace::Disk {
+            workspace::make_image(folder, plan.limits.workspace, jail.uid, jail.gid)?;
+        }
+        let pid = match self.launch(&plan.id, &jail) {
+            Err(words) if owners_unsupported(&words, &jail) => {
+                // The file system of the folder can't map owners: run as its owner instead.
+                run_as_owner(&mut jail)?;
+                self.launch(&plan.id, &jail)
+            }
+            other => other,
+        }
+        .map_err(|words| explain(&words))?;
+        record.process = Process::of(pid);
+        self.store.write_process(&record)?;
+        Ok(record.info())
+    }
+
+    fn launch(&self, id: &SandboxId, jail: &Jail) -> Result<i32, LastWords> {
+        match &self.launcher {
+            Launcher::Inline => {
+                let launched = ringfence_jail::launch(jail)?;
+                if let (Some(lifeline), Ok(mut all)) = (launched.lifeline, self.lifelines.lock()) {
+                    all.insert(id.clone(), lifeline);
+                }
+                Ok(launched.pid)
+            }
+            Launcher::Process(client) => {
+                let gone = |error: io::Error| LastWords {
+                    stage: Stage::Prepare,
+                    object: "the launcher process".to_owned(),
+                    errno: error.raw_os_error().unwrap_or(32),
+                };
+                let mut client = client
+                    .lock()
+                    .map_err(|_| gone(io::Error::other("a launch panicked")))?;
+                client.launch(jail).map_err(gone)?
+            }
+        }
+    }
+
+    fn jail(&self, plan: &Plan, folder: &Path) -> Result<Jail, Failure> {
+        let interpreter = self.interpreter(plan)?;
+        let (uid, gid) = system::identity(&plan.id);
+        let cgroup = self.hierarchy().map(|hierarchy| Cgroup {
+            hierarchy: hierarchy.clone(),
+            name: plan.id.to_string(),
+            limits: CgroupLimits {
+                memory: hierarchy.has("memory").then_some(plan.limits.memory.0),
+                // The guest and its supervisors count too.
+                pids: hierarchy.has("pids").then_some(plan.limits.pids),
+                millicpus: hierarchy
+                    .has("cpu")
+                    .then_some((plan.limits.cpus * 1000.0) as u64),
+            },
+        });
+        let mut args = vec!["--id".to_owned(), plan.id.to_string()];
+        args.extend([
+            "--workspace".to_owned(),
+            ringfence_proto::WORKSPACE.to_owned(),
+        ]);
+        args.extend([
+            "--open-files".to_owned(),
+            plan.limits.open_files.to_string(),
+        ]);
+        args.extend([
+            "--memory-limit".to_owned(),
+            plan.limits.memory.0.to_string(),
+        ]);
+        Ok(Jail {
+            hostname: "sandbox".to_owned(),
+            guest: self.config.guest.clone(),
+            args,
+            env: system::environment(plan, interpreter.as_ref()),
+            socket: folder.join("guest.sock"),
+            log: (plan.lifetime == Lifetime::Kept).then(|| folder.join("guest.log")),
+            uid,
+            gid,
+            skeleton: system::skeleton(plan),
+            mounts: system::mounts(plan, folder, interpreter.as_ref())?,
+            network: match plan.network {
+                Network::None => ringfence_jail::Network::None,
+                Network::Host => ringfence_jail::Network::Host,
+            },
+            rlimits: system::rlimits(plan, cgroup.as_ref()),
+            cgroup,
+            landlock: ringfence_jail::Landlock::Preferred,
+            lifetime: match plan.lifetime {
+                Lifetime::Disposable => ringfence_jail::Lifetime::WithLauncher,
+                Lifetime::Kept => ringfence_jail::Lifetime::Independent,
+            },
+        })
+    }
+
+    fn interpreter(&self, plan: &Plan) -> Result<Option<Interpreter>, Failure> {
+        match (&plan.environment, &plan.python) {
+            (Some(_), Some(_)) => Err(Failure::invalid(
+                "name an environment or an interpreter, not both",
+            )),
+            (Some(name), None) => {
+                let python = self.config.environments.join(name).join("bin/python3");
+                Interpreter::at(&python).map(Some).map_err(|failure| {
+                    Failure::new(Code::NotFound, format!("there is no environment `{name}`"))
+                        .hint(format!("`ringfence env add {name} --packages …` makes it"))
+                        .detail(failure)
+                })
+            }
+            (None, Some(python)) => Interpreter::at(python).map(Some),
+            (None, None) if plan.rootfs.is_some() => Ok(None),
+            (None, None) => Ok(self.config.interpreter.clone()),
+        }
+    }
+
+    /// Ends a sandbox and removes everything of it. Waits for its processes to be gone.
+    fn end(&self, id: &SandboxId) -> Result<(), Failure> {
+        let Some(record) = self.store.read(id)? else {
+            return Ok(());
+        };
+        self.stop(&record)?;
+        self.store.remove(id)
+    }
+
+    fn stop(&self, record: &Record) -> Result<(), Failure> {
+        if let Ok(mut lifelines) = self.lifelines.lock() {
+            lifelines.remove(&record.plan.id);
+        }
+        record.kill();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while let Err(error) = record.remove_cgroup() {
+            if Instant::now() > deadline {
+                return Err(Failure::io(
+                    "cannot remove the cgroup of the sandbox",
+                    &error,
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// Removes what dead owners left behind: disposable sandboxes whose maker is gone, and
+    /// creations that were cut off half way.
+    pub fn sweep(&self) -> Result<Leftovers, Failure> {
+        let mut swept = Leftovers::default();
+        for id in self.store.ids()? {
+            match self.store.read(&id) {
+                Ok(Some(record)) if record.is_abandoned() => {
+                    self.end(&id)?;
+                    swept.sandboxes.push(id);
+                }
+                Ok(_) => {}
+                // A record that can't be read belongs to a creation that was cut off.
+                Err(_) if self.store.is_stale(&id) => {
+                    self.store.remove(&id)?;
+                    swept.sandboxes.push(id);
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(swept)
+    }
+}
+
+/// The words of the jail as a failure with a way out.
+fn explain(words: &LastWords) -> Failure {
+    let code = match (words.stage, words.errno) {
+        (Stage::Namespaces | Stage::Identity, _) => Code::Unenforceable,
+        (Stage::Mounts, 2) => Code::NotFound,
+        (Stage::Prepare, 2) => Code::NotFound,
+        (_, 28) => Code::NoSpace,
+        (Stage::Mounts | Stage::Root | Stage::Cgroup, 1 | 13) => Code::Unenforceable,
+        _ => Code::Internal,
+    };
+    let failure = Failure::new(code, words.to_string());
+    match code {
+        Code::NotFound => failure,
+        _ => failure.hint("`ringfence doctor` shows what this host allows, and how to change it"),
+    }
+}
+
+fn owners_unsupported(words: &LastWords, jail: &Jail) -> bool {
+    // EINVAL and EPERM are what file systems without idmapped mounts answer.
+    let refused = words.stage == Stage::Mounts && matches!(words.errno, 1 | 22 | 95);
+    refused && jail.mounts.iter().any(|m| mapped_owner(m).is_some())
+}
+
+fn mapped_owner(mount: &ringfence_jail::Mount) -> Option<(u32, u32)> {
+    match mount {
+        ringfence_jail::Mount::Bind {
+            owner: Owner::Mapped { uid, gid },
+            ..
+        } => Some((*uid, *gid)),
+        _ => None,
+    }
+}
+
+fn run_as_owner(jail: &mut Jail) -> Result<(), Failure> {
+    let Some((uid, gid)) = jail.mounts.iter().find_map(mapped_owner) else {
+        return Ok(());
+    };
+    if uid == 0 {
+        return Err(Failure::new(
+            Code::Unenforceable,
+            "the folder belongs to root and its file system can't map owners",
+        )
+        .hint("give the folder to an ordinary user, or use a file system such as ext4"));
+    }
+    (jail.uid, jail.gid) = (uid, gid);
+    for mount in &mut jail.mounts {
+        if let ringfence_jail::Mount::Bind { owner, .. } = mount {
+            *owner = Owner::Same;
+        }
+    }
+    Ok(())
+}
+
+impl Native {
+    /// Runs blocking work where it may block: in place when this process must stay
+    /// single-threaded, else on a thread for such work.
+    async fn blocking<T: Send>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
+        // Launches take milliseconds; the launcher's lock keeps them in order anyway.
+        work(self)
+    }
+}
+
+#[async_trait]
+impl Backend for Native {
+    async fn guarantees(&self) -> Result<Guarantees, Failure> {
+        Ok(self.offers())
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        self.blocking(|native| native.make(plan)).await
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
+        let socket = self.store.socket(id)?;
+        match tokio::net::UnixStream::connect(&socket.path()).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Failure::new(
+                Code::NotFound,
+                format!("there is no sandbox {id}"),
+            )),
+            Err(e) => {
+                Err(Failure::new(Code::Unavailable, format!("sandbox {id} has ended")).detail(e))
+            }
+        }
+    }
+
+    async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
+        self.blocking(|native| {
+            let record = native
+                .store
+                .read(id)?
+                .ok_or_else(|| Failure::new(Code::NotFound, format!("there is no sandbox {id}")))?;
+            match &record.plan.workspace {
+                Workspace::Disk
+                | Workspace::Folder {
+                    access: Access::ReadWrite,
+                    ..
+                } => {}
+                _ => {
+                    return Err(Failure::new(
+                        Code::Conflict,
+                        format!("sandbox {id} keeps its files in memory: they would be lost"),
+                    ));
+                }
+            }
+            native.stop(&record)?;
+            native.store.forget_process(id)
+        })
+        .await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
+        self.blocking(|native| native.end(id)).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
+        self.blocking(|native| {
+            let mut all = Vec::new();
+            for id in native.store.ids()? {
+                // One that is being made or removed at this moment has no record to read.
+                if let Ok(Some(record)) = native.store.read(&id) {
+                    all.push(record.info());
+                }
+            }
+            Ok(all)
+        })
+        .await
+    }
+}
+
+impl Record {
+    fn info(&self) -> SandboxInfo {
+        SandboxInfo {
+            id: self.plan.id.clone(),
+            state: match &self.process {
+                Some(process) if process.is_alive() => SandboxState::Running,
+                Some(_) => SandboxState::Dead,
+                None => SandboxState::Suspended,
+            },
+            labels: self.plan.labels.clone(),
+            created: self.created,
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! What the host knows of its native sandboxes: a folder each, from which any process finds them.
+
+use crate::plan::{Lifetime, Plan, SandboxId};
+use ringfence_jail::Cgroup;
+use ringfence_proto::{Code, Failure};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const RECORD: &str = "sandbox.json";
+const PROCESS: &str = "process.json";
+const SUSPENDED: &str = "suspended";
+const SOCKET: &str = "guest.sock";
+
+/// A process that can't be mistaken for a later one with the same number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Process {
+    pid: i32,
+    /// Clock ticks from boot to its start.
+    started: u64,
+    boot: String,
+}
+
+impl Process {
+    pub(super) fn of(pid: i32) -> Option<Self> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(Self {
+            pid,
+            started: start_time(pid)?,
+            boot: boot.trim().to_owned(),
+        })
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        Self::of(self.pid).as_ref() == Some(self)
+    }
+
+    /// Kills it and waits until it is gone.
+    fn kill(&self) {
+        let Some(pid) = Pid::from_raw(self.pid) else {
+            return;
+        };
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
+            return;
+        };
+        // The descriptor holds whichever process has the number now; only then look who it is.
+        if !self.is_alive() {
+            return;
+        }
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        wait(&pidfd);
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`, for a process that is not a zombie.
+fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, so count from its end.
+    let mut rest = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    if matches!(rest.next()?, "Z" | "X") {
+        return None;
+    }
+    rest.nth(18)?.parse().ok()
+}
+
+fn wait(pidfd: &OwnedFd) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let limit = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
+    let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
+    // Reaps it where it is a child of ours; elsewhere its parent does.
+    let _ = rustix::process::waitid(
+        rustix::process::WaitId::PidFd(std::os::fd::AsFd::as_fd(pidfd)),
+        rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG,
+    );
+}
+
+/// Everything about one sandbox that outlives its maker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub plan: Plan,
+    pub cgroup: Option<Cgroup>,
+    pub created: f64,
+    /// Who made it.
+    maker: Option<Process>,
+    /// Its guest; kept in a file of its own, which is written when it runs.
+    #[serde(skip)]
+    pub process: Option<Process>,
+    #[serde(skip)]
+    suspended: bool,
+}
+
+impl Record {
+    pub(super) fn new(plan: Plan, cgroup: Option<Cgroup>) -> Self {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let maker = Process::of(rustix::process::getpid().as_raw_nonzero().get());
+        let created = now.as_secs_f64();
+        Self {
+            plan,
+            cgroup,
+            created,
+            maker,
+            process: None,
+            suspended: false,
+        }
+    }
+
+    /// Nobody will ever come back for it.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let maker_lives = self.maker.as_ref().is_some_and(Process::is_alive);
+        match self.plan.lifetime {
+            Lifetime::Disposable => !maker_lives,
+            // Cut off between its launch and the note of its process.
+            Lifetime::Kept => self.process.is_none() && !self.suspended && !maker_lives,
+        }
+    }
+
+    /// Ends every process of it; the guest is the init of its pid namespace, so all go with it.
+    pub(super) fn kill(&self) {
+        match &self.process {
+            Some(process) => process.kill(),
+            None => {
+                for process in self.unnoted() {
+                    process.kill();
+                }
+            }
+        }
+    }
+
+    /// The guest of a sandbox whose maker died before it could note the process.
+    fn unnoted(&self) -> Vec<Process> {
+        let mark = format!("--id\0{}\0", self.plan.id);
+        let mut pids: Vec<i32> = fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|pid| {
+                fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
+                    line.starts_with(b"ringfence-guest\0")
+                        && line.windows(mark.len()).any(|w| w == mark.as_bytes())
+                })
+            })
+            .collect();
+        // A child that had not become the guest yet is only known to its cgroup.
+        pids.extend(self.cgroup.iter().flat_map(Cgroup::processes));
+        pids.sort_unstable();
+        pids.dedup();
+        pids.into_iter().filter_map(Process::of).collect()
+    }
+
+    pub(super) fn remove_cgroup(&self) -> io::Result<()> {
+        self.cgroup.as_ref().map_or(Ok(()), Cgroup::remove)
+    }
+}
+
+/// What a sweep removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Leftovers {
+    pub sandboxes: Vec<SandboxId>,
+}
+
+/// The state folder.
+#[derive(Debug)]
+pub(super) struct Store {
+    root: PathBuf,
+}
+
+/// A socket's path that is short enough to connect to.
+pub(super) struct Socket {
+    folder: OwnedFd,
+}
+
+impl Socket {
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!(
+            "/proc/self/fd/{}/{SOCKET}",
+            self.folder.as_raw_fd()
+        ))
+    }
+}
+
+impl Store {
+    pub(super) fn open(root: &Path) -> Result<Self, Failure> {
+        make_private(root)
+            .map_err(|e| Failure::io(format!("cannot make the folder {}", root.display()), &e))?;
+        Ok(Self {
+            root: root.to_owned(),
+        })
+    }
+
+    fn folder(&self, id: &SandboxId) -> PathBuf {
+        self.root.join(id.as_str())
+    }
+
+    /// Takes the folder of a new sandbox, or of a suspended one that is to run again.
+    pub(super) fn claim(&self, plan: &Plan) -> Result<(bool, PathBuf), Failure> {
+        let folder = self.folder(&plan.id);
+        let what = || format!("cannot make the folder {}", folder.display());
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => Ok((false, folder)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                // Removing the marker is the claim: only one caller can.
+                match fs::remove_file(folder.join(SUSPENDED)) {
+                    Ok(()) => {
+                        let _ = fs::remove_file(folder.join(SOCKET));
+                        Ok((true, folder))
+                    }
+                    Err(_) => Err(Failure::new(
+                        Code::AlreadyExists,
+                        format!("sandbox {} exists already", plan.id),
+                    )),
+                }
+            }
+            Err(e) => Err(Failure::io(what(), &e)),
+        }
+    }
+
+    pub(super) fn write(&self, record: &Record) -> Result<(), Failure> {
+        self.put(&record.plan.id, RECORD, record)
+    }
+
+    pub(super) fn write_process(&self, record: &Record) -> Result<(), Failure> {
+        self.put(&record.plan.id, PROCESS, &record.process)
+    }
+
+    fn put(&self, id: &SandboxId, name: &str, value: &impl Serialize) -> Result<(), Failure> {
+        let path = self.folder(id).join(name);
+        let new = path.with_extension("new");
+        serde_json::to_vec(value)
+            .map_err(io::Error::other)
+            .and_then(|bytes| fs::write(&new, bytes))
+            .and_then(|()| fs::rename(&new, &path))
+            .map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))
+    }
+
+    pub(super) fn read(&self, id: &SandboxId) -> Result<Option<Record>, Failure> {
+        let folder = self.folder(id);
+        let path = folder.join(RECORD);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !folder.exists() => return Ok(None),
+            Err(e) => return Err(Failure::io(format!("cannot read {}", path.display()), &e)),
+        };
+        let mut record: Record = serde_json::from_slice(&bytes).map_err(|e| {
+            Failure::new(Code::Internal, format!("cannot read {}", path.display())).detail(e)
+        })?;
+        record.process = fs::read(folder.join(PROCESS))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .flatten();
+        record.suspended = folder.join(SUSPENDED).exists();
+        Ok(Some(record))
+    }
+
+    pub(super) fn forget_process(&self, id: &SandboxId) -> Result<(), Failure> {
+        let folder = self.folder(id);
+        fs::write(folder.join(SUSPENDED), b"")
+            .and_then(|()| fs::remove_file(folder.join(PROCESS)))
+            .map_err(|e| Failure::io(format!("cannot suspend sandbox {id}"), &e))
+    }
+
+    pub(super) fn remove(&self, id: &SandboxId) -> Result<(), Failure> {
+        let folder = self.folder(id);
+        match fs::remove_dir_all(&folder) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io(
+                format!("cannot remove {}", folder.display()),
+                &e,
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn ids(&self) -> Result<Vec<SandboxId>, Failure> {
+        let entries = fs::read_dir(&self.root)
+            .map_err(|e| Failure::io(format!("cannot read {}", self.root.display()), &e))?;
+        let mut ids: Vec<SandboxId> = entries
+            .filter_map(|entry| {
+                let name = entry.ok()?.file_name().into_string().ok()?;
+                SandboxId::try_from(name).ok()
+            })
+            .collect();
+        ids.sort();
+        Ok(ids)
+    }
+
+    /// A folder without a readable record, older than any creation takes.
+    pub(super) fn is_stale(&self, id: &SandboxId) -> bool {
+        let modified = fs::metadata(self.folder(id)).and_then(|m| m.modified());
+        modified.is_ok_and(|m| m.elapsed().is_ok_and(|age| age > Duration::from_secs(60)))
+    }
+
+    pub(super) fn socket(&self, id: &SandboxId) -> Result<Socket, Failure> {
+        use rustix::fs::{CWD, Mode, OFlags, openat};
+        let folder = self.folder(id);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat(CWD, &folder, flags, Mode::empty()) {
+            Ok(folder) => Ok(Socket { folder }),
+            Err(_) => Err(Failure::new(
+                Code::NotFound,
+                format!("there is no sandbox {id}"),
+            )),
+        }
+    }
+}
+
+fn make_private(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new()
+        .mode(0o700)
+        .recursive(true)
+        .create(path)
+    {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        other => other,
+    }
+}

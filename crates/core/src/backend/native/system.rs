@@ -1,0 +1,279 @@
+//! The root of a native sandbox: the host's system read-only with a minimal `/etc`, or a folder.
+
+use crate::backend::native::workspace;
+use crate::interpreter::Interpreter;
+use crate::plan::{Plan, SandboxId};
+use crate::spec::{Access, Network, Workspace};
+use ringfence_jail::{Access as JailAccess, Cgroup, Item, Mount, Owner, Resource, Rlimit};
+use ringfence_proto::{Failure, WORKSPACE};
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// First of the host users that sandboxes of root run as, each as one of its own; far from what
+/// distributions and `/etc/subuid` hand out.
+const FIRST_USER: u32 = 0x5246_0000;
+
+/// Most files in a workspace or in `/tmp` that live in memory.
+const MEMORY_FILES: u64 = 200_000;
+
+/// The host user and group that the code runs as: never root.
+pub(super) fn identity(id: &SandboxId) -> (u32, u32) {
+    if !rustix::process::geteuid().is_root() {
+        return (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
+    }
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    let own = FIRST_USER + (hasher.finish() & 0xffff) as u32;
+    (own, own)
+}
+
+/// The whole environment of a sandbox: nothing of the host's comes in.
+pub(super) fn environment(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec<(String, String)> {
+    let mut path = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin".to_owned();
+    if let Some(bin) = interpreter.and_then(|i| i.executable.parent())
+        && !path.split(':').any(|p| Path::new(p) == bin)
+    {
+        path = format!("{}:{path}", bin.display());
+    }
+    let mut env = std::collections::BTreeMap::from([
+        ("PATH".to_owned(), path),
+        ("HOME".to_owned(), WORKSPACE.to_owned()),
+        ("USER".to_owned(), "sandbox".to_owned()),
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
+        ("MPLBACKEND".to_owned(), "Agg".to_owned()),
+    ]);
+    env.extend(plan.env.clone());
+    env.into_iter().collect()
+}
+
+/// Small files and links of the root.
+pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
+    let file = |path: &str, text: &str| Item::File {
+        path: path.into(),
+        text: text.to_owned(),
+    };
+    let mut items = Vec::new();
+    if plan.rootfs.is_some() {
+        return items;
+    }
+    items.extend([
+        file(
+            "/etc/passwd",
+            "root:x:0:0:root:/root:/usr/sbin/nologin\n\
+             sandbox:x:1000:1000:sandbox:/workspace:/bin/bash\n\
+             nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+        ),
+        file(
+            "/etc/group",
+            "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n",
+        ),
+        file("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
+        file("/etc/hostname", "sandbox\n"),
+        file(
+            "/etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\n",
+        ),
+    ]);
+    let mut copied = vec!["/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"];
+    if plan.network == Network::Host {
+        copied.push("/etc/resolv.conf");
+    }
+    for path in copied {
+        if fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() < 1 << 20) {
+            items.push(Item::Copy {
+                path: path.into(),
+                from: path.into(),
+            });
+        }
+    }
+    for path in ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"] {
+        if let Ok(target) = fs::read_link(path) {
+            items.push(Item::Link {
+                path: path.into(),
+                target,
+            });
+        }
+    }
+    items.extend(
+        ["/home", "/root", "/run", "/var/tmp", "/opt", "/mnt", "/srv"]
+            .map(|path| Item::Folder { path: path.into() }),
+    );
+    items
+}
+
+/// Folders of `/etc` that programs need and that hold nothing private.
+const ETC: [&str; 12] = [
+    "alternatives",
+    "ca-certificates",
+    "fonts",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "perl",
+    "php",
+    "R",
+    "ssl",
+    "terminfo",
+    "vim",
+    "xdg",
+];
+
+pub(super) fn mounts(
+    plan: &Plan,
+    folder: &Path,
+    interpreter: Option<&Interpreter>,
+) -> Result<Vec<Mount>, Failure> {
+    let mut mounts = Vec::new();
+    let read_only = |from: PathBuf, to: PathBuf| Mount::Bind {
+        from,
+        to,
+        access: JailAccess::ReadOnly,
+        owner: Owner::Same,
+    };
+    match &plan.rootfs {
+        Some(root) => {
+            // Each entry of the folder is bound, so that our own mount points can lie beside them.
+            let entries = fs::read_dir(root).map_err(|e| {
+                Failure::io(
+                    format!("cannot read the root folder {}", root.display()),
+                    &e,
+                )
+            })?;
+            let mut names: Vec<_> = entries.filter_map(|e| Some(e.ok()?.file_name())).collect();
+            names.sort();
+            for name in names {
+                let to = Path::new("/").join(&name);
+                if ["/proc", "/dev", "/sys", "/tmp", WORKSPACE]
+                    .iter()
+                    .any(|p| to == Path::new(p))
+                {
+                    continue;
+                }
+                mounts.push(read_only(root.join(&name), to));
+            }
+        }
+        None => {
+            mounts.push(read_only("/usr".into(), "/usr".into()));
+            for path in ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"] {
+                if fs::symlink_metadata(path).is_ok_and(|m| m.is_dir()) {
+                    mounts.push(read_only(path.into(), path.into()));
+                }
+            }
+            let python = fs::read_dir("/etc")
+                .into_iter()
+                .flatten()
+                .filter_map(|entry| {
+                    let name = entry.ok()?.file_name().into_string().ok()?;
+                    name.starts_with("python3").then_some(name)
+                });
+            for name in ETC.iter().map(|n| (*n).to_owned()).chain(python) {
+                let path = Path::new("/etc").join(name);
+                if path.is_dir() {
+                    mounts.push(read_only(path.clone(), path));
+                }
+            }
+        }
+    }
+    mounts.push(Mount::Proc);
+    mounts.push(Mount::Dev {
+        shm: plan.limits.tmp.0,
+    });
+    mounts.push(Mount::Memory {
+        to: "/tmp".into(),
+        bytes: plan.limits.tmp.0,
+        files: MEMORY_FILES,
+    });
+    let to = PathBuf::from(WORKSPACE);
+    mounts.push(match &plan.workspace {
+        Workspace::Fresh | Workspace::Memory => Mount::Memory {
+            to,
+            bytes: plan.limits.workspace.0,
+            files: MEMORY_FILES,
+        },
+        Workspace::Disk => Mount::Image {
+            file: workspace::image(folder),
+            to,
+        },
+        Workspace::Folder { path, access } => host(path, to, *access)?,
+    });
+    for folder in interpreter
+        .map(|i| i.folders.as_slice())
+        .unwrap_or_default()
+    {
+        mounts.push(read_only(folder.clone(), folder.clone()));
+    }
+    for mount in &plan.mounts {
+        mounts.push(host(&mount.from, mount.to.clone(), mount.access)?);
+    }
+    Ok(mounts)
+}
+
+/// A file or folder of the host, seen as the sandbox's own where root can arrange that.
+fn host(from: &Path, to: PathBuf, access: Access) -> Result<Mount, Failure> {
+    let metadata = fs::metadata(from)
+        .map_err(|e| Failure::io(format!("cannot mount {}", from.display()), &e))?;
+    let owner = if rustix::process::geteuid().is_root() {
+        Owner::Mapped {
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+        }
+    } else {
+        Owner::Same
+    };
+    let access = if access.writable() {
+        JailAccess::ReadWrite
+    } else {
+        JailAccess::ReadOnly
+    };
+    Ok(Mount::Bind {
+        from: from.to_owned(),
+        to,
+        access,
+        owner,
+    })
+}
+
+pub(super) fn rlimits(plan: &Plan, cgroup: Option<&Cgroup>) -> Vec<Rlimit> {
+    /// The guest serves many at once; what it starts gets the plan's own limit.
+    const GUEST_FILES: u64 = 4096;
+    let limited = |controller: &str| cgroup.is_some_and(|c| c.hierarchy.has(controller));
+    let mut all = vec![
+        Rlimit {
+            resource: Resource::Core,
+            value: 0,
+        },
+        Rlimit {
+            resource: Resource::FileSize,
+            value: plan.limits.file_size.0,
+        },
+        Rlimit {
+            resource: Resource::OpenFiles,
+            value: plan.limits.open_files.max(GUEST_FILES),
+        },
+        Rlimit {
+            resource: Resource::LockedMemory,
+            value: 64 << 10,
+        },
+        Rlimit {
+            resource: Resource::MessageQueues,
+            value: 800 << 10,
+        },
+    ];
+    if !limited("pids") {
+        all.push(Rlimit {
+            resource: Resource::Processes,
+            value: plan.limits.pids,
+        });
+    }
+    if !limited("memory") {
+        all.push(Rlimit {
+            resource: Resource::Data,
+            value: plan.limits.memory.0,
+        });
+    }
+    all
+}

@@ -1,0 +1,323 @@
+//! The client of a guest. What comes back was written by something hostile until proven otherwise:
+//! sizes are bounded, JSON is parsed strictly, and nothing is trusted to end.
+
+use crate::backend::Io;
+use bytes::{Bytes, BytesMut};
+use futures_util::Stream;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use ringfence_proto::{
+    Code, Event, ExecRequest, ExecResult, Failure, Health, JobInfo, KernelInfo, KernelRequest,
+    PROTOCOL, RunRequest,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Most bytes of an answer that are read into memory.
+const ANSWER_LIMIT: usize = 160 << 20;
+
+/// Most bytes of one line of a stream of events.
+const LINE_LIMIT: usize = 32 << 20;
+
+/// The events of a job as they come; the last one is its end, or a failure.
+pub type Events = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Failure>> + Send>>;
+
+pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// A connection to a guest, cheap to clone; requests on it run side by side.
+#[derive(Debug, Clone)]
+pub struct GuestClient {
+    sender: SendRequest<Body>,
+}
+
+fn lost(what: &str, error: impl std::fmt::Display) -> Failure {
+    Failure::new(
+        Code::Unavailable,
+        format!("the sandbox did not answer: {what}"),
+    )
+    .detail(error)
+}
+
+impl GuestClient {
+    /// Speaks HTTP/2 on this stream.
+    pub async fn connect(io: Box<dyn Io>) -> Result<Self, Failure> {
+        let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(8 << 20)
+            .handshake(TokioIo::new(io))
+            .await
+            .map_err(|e| lost("handshake", e))?;
+        // Its end is seen by every request on it.
+        tokio::spawn(connection);
+        Ok(Self { sender })
+    }
+
+    /// Asks for its health and checks that both sides speak the same protocol.
+    pub async fn health(&self) -> Result<Health, Failure> {
+        let health: Health = self.get("/health", &()).await?;
+        if health.protocol != PROTOCOL {
+            let theirs = health.protocol;
+            return Err(Failure::new(
+                Code::Unavailable,
+                format!("the guest speaks protocol {theirs}, this host {PROTOCOL}"),
+            ));
+        }
+        Ok(health)
+    }
+
+    pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult, Failure> {
+        self.post("/exec", request).await
+    }
+
+    /// Runs a command and hands out its events as they come.
+    pub async fn exec_events(&self, request: &ExecRequest) -> Result<Events, Failure> {
+        self.events(Method::POST, "/exec", request).await
+    }
+
+    pub async fn start(&self, request: &ExecRequest) -> Result<JobInfo, Failure> {
+        self.post("/jobs", request).await
+    }
+
+    pub async fn run(&self, kernel: &str, request: &RunRequest) -> Result<ExecResult, Failure> {
+        self.post(&format!("/kernels/{kernel}/run"), request).await
+    }
+
+    pub async fn run_events(&self, kernel: &str, request: &RunRequest) -> Result<Events, Failure> {
+        self.events(Method::POST, &format!("/kernels/{kernel}/run"), request)
+            .await
+    }
+
+    pub async fn start_kernel(
+        &self,
+        kernel: &str,
+        request: &KernelRequest,
+    ) -> Result<KernelInfo, Failure> {
+        self.call(Method::PUT, &format!("/kernels/{kernel}"), request)
+            .await
+    }
+
+    /// Writes a whole file; `query` is a [`ringfence_proto::WriteQuery`].
+    pub async fn write(
+        &self,
+        query: &ringfence_proto::WriteQuery,
+        bytes: impl Into<Bytes>,
+    ) -> Result<ringfence_proto::Entry, Failure> {
+        let path = with_query("/files/content", query)?;
+        let response = self
+            .send(Method::PUT, &path, full(bytes.into()), None)
+            .await?;
+        read_json(response).await
+    }
+
+    /// Reads a file, or a part of it, that fits into memory.
+    pub async fn read(&self, query: &ringfence_proto::ReadQuery) -> Result<Bytes, Failure> {
+        let path = with_query("/files/content", query)?;
+        let response = self
+            .send(Method::GET, &path, full(Bytes::new()), None)
+            .await?;
+        read_all(checked(response).await?).await
+    }
+
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+    ) -> Result<T, Failure> {
+        let path = with_query(path, query)?;
+        read_json(
+            self.send(Method::GET, &path, full(Bytes::new()), None)
+                .await?,
+        )
+        .await
+    }
+
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        self.call(Method::POST, path, body).await
+    }
+
+    /// A JSON request with a JSON answer.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Failure> {
+        read_json(self.send(method, path, json_body(body)?, None).await?).await
+    }
+
+    /// A request whose answer has no body.
+    pub async fn tell(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<(), Failure> {
+        checked(self.send(method, path, json_body(body)?, None).await?)
+            .await
+            .map(drop)
+    }
+
+    /// A request with a streamed body; the answer is checked for failure and handed over.
+    pub async fn stream(
+        &self,
+        method: Method,
+        path: &str,
+        body: Body,
+    ) -> Result<Response<Incoming>, Failure> {
+        checked(self.send(method, path, body, None).await?).await
+    }
+
+    async fn events(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Events, Failure> {
+        let accept = Some("application/x-ndjson");
+        let response = self.send(method, path, json_body(body)?, accept).await?;
+        Ok(Box::pin(lines(checked(response).await?.into_body())))
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Body,
+        accept: Option<&'static str>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("http://guest{path}"))
+            .body(body)
+            .map_err(|e| Failure::new(Code::Internal, "cannot make a request").detail(e))?;
+        if let Some(accept) = accept {
+            request
+                .headers_mut()
+                .insert(http::header::ACCEPT, http::HeaderValue::from_static(accept));
+        }
+        let mut sender = self.sender.clone();
+        sender
+            .ready()
+            .await
+            .map_err(|e| lost("connection closed", e))?;
+        sender
+            .send_request(request)
+            .await
+            .map_err(|e| lost(path, e))
+    }
+}
+
+pub fn full(bytes: Bytes) -> Body {
+    Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+fn json_body(value: &impl Serialize) -> Result<Body, Failure> {
+    serde_json::to_vec(value)
+        .map(|bytes| full(bytes.into()))
+        .map_err(|e| Failure::new(Code::Internal, "cannot write a request").detail(e))
+}
+
+/// A path with its query; values are percent-encoded.
+pub fn with_query(path: &str, query: &impl Serialize) -> Result<String, Failure> {
+    let query = serde_urlencoded::to_string(query)
+        .map_err(|e| Failure::new(Code::Internal, "cannot write a query").detail(e))?;
+    Ok(if query.is_empty() {
+        path.to_owned()
+    } else {
+        format!("{path}?{query}")
+    })
+}
+
+async fn read_all(response: Response<Incoming>) -> Result<Bytes, Failure> {
+    let limited = http_body_util::Limited::new(response.into_body(), ANSWER_LIMIT);
+    let collected = limited
+        .collect()
+        .await
+        .map_err(|e| lost("the answer broke off", e))?;
+    Ok(collected.to_bytes())
+}
+
+async fn read_json<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
+    let bytes = read_all(checked(response).await?).await?;
+    let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+    serde_json::from_slice(bytes).map_err(|e| lost("not the answer that was expected", e))
+}
+
+/// The response, or the failure that it carries.
+async fn checked(response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let bytes = read_all(response).await?;
+    Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| odd_status(status)))
+}
+
+fn odd_status(status: StatusCode) -> Failure {
+    Failure::new(
+        Code::Unavailable,
+        format!("the sandbox answered with status {status}"),
+    )
+}
+
+/// Splits a body into lines, each one event; a line over the limit ends the stream.
+fn lines(body: Incoming) -> impl Stream<Item = Result<Event, Failure>> {
+    struct State {
+        body: Incoming,
+        buffer: BytesMut,
+        /// Bytes of the buffer already searched for a line end.
+        searched: usize,
+        done: bool,
+    }
+    let start = State {
+        body,
+        buffer: BytesMut::new(),
+        searched: 0,
+        done: false,
+    };
+    futures_util::stream::unfold(start, |mut state| async move {
+        if state.done {
+            return None;
+        }
+        loop {
+            let unsearched = state.buffer.get(state.searched..).unwrap_or_default();
+            if let Some(end) = unsearched.iter().position(|b| *b == b'\n') {
+                let line = state.buffer.split_to(state.searched + end + 1);
+                state.searched = 0;
+                let event = serde_json::from_slice::<Event>(&line)
+                    .map_err(|e| lost("an event that can't be read", e));
+                state.done = matches!(event, Err(_) | Ok(Event::End(_)));
+                return Some((event, state));
+            }
+            state.searched = state.buffer.len();
+            if state.buffer.len() > LINE_LIMIT {
+                state.done = true;
+                return Some((Err(lost("an event over the limit", LINE_LIMIT)), state));
+            }
+            match state.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        state.buffer.extend_from_slice(&data);
+                    }
+                }
+                Some(Err(error)) => {
+                    state.done = true;
+                    return Some((Err(lost("the stream broke off", error)), state));
+                }
+                None => {
+                    state.done = true;
+                    return Some((Err(lost("the stream ended early", "no end event")), state));
+                }
+            }
+        }
+    })
+}

@@ -1,0 +1,16 @@
+//! From what was asked to what runs: spec, plan, backends, and the client of the guest.
+
+pub mod backend;
+pub mod guest;
+pub mod interpreter;
+pub mod plan;
+pub mod size;
+pub mod spec;
+
+pub use backend::{Backend, Io, SandboxInfo, SandboxState};
+pub use guest::GuestClient;
+pub use plan::{Control, Enforced, Guarantees, Hold, Lifetime, Limits, Plan, SandboxId, resolve};
+pub use ringfence_proto as proto;
+pub use ringfence_proto::{Code, Failure};
+pub use size::Size;
+pub use spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};

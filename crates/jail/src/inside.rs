@@ -1,0 +1,155 @@
+//! The inside half: what the child does before it becomes the guest. Each step gives something up.
+
+use crate::launch::Prepared;
+use crate::words::{Context as _, LastWords, Stage};
+use crate::{INSIDE_ID, Jail, Landlock, Mount, Network, Resource, landlock, mounts, seccomp, sys};
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+/// The namespaces to be cloned into. A privileged launcher makes the user namespace last.
+pub(crate) fn namespaces(jail: &Jail, privileged: bool) -> u64 {
+    let mut flags =
+        libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    if jail.network == Network::None {
+        flags |= libc::CLONE_NEWNET;
+    }
+    if !privileged {
+        flags |= libc::CLONE_NEWUSER;
+    }
+    flags as u64
+}
+
+/// Becomes the guest; comes back only with last words.
+pub(crate) fn run(prepared: &Prepared<'_>, ready: &OwnedFd, go: &OwnedFd) -> LastWords {
+    match become_guest(prepared, ready, go) {
+        Ok(never) => match never {},
+        Err(words) => words,
+    }
+}
+
+fn become_guest(
+    prepared: &Prepared<'_>,
+    ready: &OwnedFd,
+    go: &OwnedFd,
+) -> Result<std::convert::Infallible, LastWords> {
+    let jail = prepared.jail;
+    if !prepared.privileged {
+        map_self(jail)?;
+    }
+    if let Some(cgroup) = &jail.cgroup {
+        cgroup.enter()?;
+    }
+    sys::unshare(libc::CLONE_NEWCGROUP).at(Stage::Namespaces, "cgroup")?;
+    if jail.network == Network::None {
+        loopback().at(Stage::Network, "lo")?;
+    }
+    rustix::system::sethostname(jail.hostname.as_bytes()).at(Stage::Namespaces, &jail.hostname)?;
+    mounts::build(prepared)?;
+    for limit in &jail.rlimits {
+        sys::set_rlimit(resource(limit.resource), limit.value)
+            .at(Stage::Limits, format!("{:?}", limit.resource))?;
+    }
+    if prepared.privileged {
+        sys::clear_groups().at(Stage::Identity, "groups")?;
+        sys::unshare(libc::CLONE_NEWUSER).at(Stage::Identity, "user namespace")?;
+        rustix::io::write(ready, &[1]).at(Stage::Identity, "a pipe")?;
+        let mut signal = [0u8; 1];
+        let heard = rustix::io::read(go, &mut signal).at(Stage::Identity, "a pipe")?;
+        if heard == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EPIPE)).at(Stage::Identity, "maps");
+        }
+        sys::set_ids(INSIDE_ID, INSIDE_ID).at(Stage::Identity, "user")?;
+    }
+    let working = Path::new("/workspace");
+    rustix::process::chdir(working).at(Stage::Root, working.display())?;
+    place_descriptors(prepared).at(Stage::Prepare, "descriptors")?;
+    drop_rights(jail)?;
+    let args: Vec<&CStr> = prepared.args.iter().map(AsRef::as_ref).collect();
+    let env: Vec<&CStr> = prepared.env.iter().map(AsRef::as_ref).collect();
+    let error = sys::execute(prepared.guest.as_fd(), &args, &env);
+    Err(error).at(Stage::Execute, jail.guest.display())
+}
+
+/// An ordinary user may map itself, and only itself, once it has given up `setgroups`.
+fn map_self(jail: &Jail) -> Result<(), LastWords> {
+    let write = |file: &str, text: String| fs::write(file, text).at(Stage::Identity, file);
+    write("/proc/self/setgroups", "deny".to_owned())?;
+    write("/proc/self/uid_map", format!("{INSIDE_ID} {} 1", jail.uid))?;
+    write("/proc/self/gid_map", format!("{INSIDE_ID} {} 1", jail.gid))
+}
+
+fn loopback() -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sys::loopback_up(socket.as_fd())
+}
+
+fn resource(resource: Resource) -> u32 {
+    match resource {
+        Resource::Core => libc::RLIMIT_CORE,
+        Resource::Data => libc::RLIMIT_DATA,
+        Resource::FileSize => libc::RLIMIT_FSIZE,
+        Resource::OpenFiles => libc::RLIMIT_NOFILE,
+        Resource::Processes => libc::RLIMIT_NPROC,
+        Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
+        Resource::MessageQueues => libc::RLIMIT_MSGQUEUE,
+    }
+}
+
+/// Puts the guest's descriptors where its arguments say; all others close when it is executed.
+fn place_descriptors(prepared: &Prepared<'_>) -> io::Result<()> {
+    sys::close_on_exec_from(0)?;
+    sys::place(prepared.null.as_raw_fd(), 0)?;
+    sys::place(prepared.null.as_raw_fd(), 1)?;
+    sys::place(prepared.log.as_raw_fd(), 2)?;
+    sys::place(prepared.listener.as_raw_fd(), 3)?;
+    if let Some(fd) = &prepared.oom_events {
+        sys::place(fd.as_raw_fd(), 4)?;
+    }
+    if let Some(fd) = &prepared.lifeline {
+        sys::place(fd.as_raw_fd(), 5)?;
+    }
+    Ok(())
+}
+
+fn drop_rights(jail: &Jail) -> Result<(), LastWords> {
+    const LAST_CAPABILITY: u64 = 63;
+    const SECURE_NOROOT_LOCKED: u64 = 0b10_1111;
+    let at = Stage::Capabilities;
+    sys::prctl(libc::PR_SET_SECUREBITS, SECURE_NOROOT_LOCKED).at(at, "secure bits")?;
+    for capability in 0..=LAST_CAPABILITY {
+        match sys::prctl(libc::PR_CAPBSET_DROP, capability) {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => break,
+            other => other.at(at, "bounding set")?,
+        }
+    }
+    sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).at(at, "no_new_privs")?;
+    sys::clear_capabilities().at(at, "capability sets")?;
+    if jail.landlock == Landlock::Preferred {
+        let writable: Vec<&Path> = jail
+            .mounts
+            .iter()
+            .filter_map(|mount| match mount {
+                Mount::Bind {
+                    to,
+                    access: crate::Access::ReadWrite,
+                    ..
+                }
+                | Mount::Memory { to, .. }
+                | Mount::Image { to, .. } => Some(to.as_path()),
+                Mount::Dev { .. } => Some(Path::new("/dev/shm")),
+                Mount::Bind { .. } | Mount::Proc => None,
+            })
+            .collect();
+        landlock::restrict(&writable).at(Stage::Landlock, "ruleset")?;
+    }
+    seccomp::install().at(Stage::Seccomp, "filter")
+}

@@ -1,0 +1,249 @@
+//! The outside half of making a sandbox.
+
+use crate::words::{Context as _, LastWords, Stage};
+use crate::{Item, Jail, Lifetime, inside, mounts, sys};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+/// A sandbox whose guest has been executed.
+#[derive(Debug)]
+pub struct Launched {
+    /// Process id of the guest, in our own pid namespace.
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+    /// Held by whoever the sandbox's life hangs on; its closing ends a bound sandbox.
+    pub lifeline: Option<OwnedFd>,
+}
+
+/// Everything the child needs, opened and allocated before it exists.
+pub(crate) struct Prepared<'a> {
+    pub jail: &'a Jail,
+    pub guest: OwnedFd,
+    pub listener: OwnedFd,
+    pub oom_events: Option<OwnedFd>,
+    pub lifeline: Option<OwnedFd>,
+    pub null: OwnedFd,
+    pub log: OwnedFd,
+    pub args: Vec<CString>,
+    pub env: Vec<CString>,
+    /// Root on the host: the jail's namespaces then belong to the host, and only the code's
+    /// identity is in a user namespace of its own, so it has no say over any of them.
+    pub privileged: bool,
+    /// For each mount the user namespace that maps its owners, if they are mapped.
+    pub owners: Vec<Option<OwnedFd>>,
+}
+
+/// Makes a sandbox and answers when its guest runs, or with what went wrong; then nothing is left.
+pub fn launch(jail: &Jail) -> Result<Launched, LastWords> {
+    let jail = &with_copies(jail)?;
+    let (lifeline_inside, lifeline_outside) = match jail.lifetime {
+        Lifetime::WithLauncher => {
+            let (read, write) = pipe().at(Stage::Prepare, "a pipe")?;
+            (Some(read), Some(write))
+        }
+        Lifetime::Independent => (None, None),
+    };
+    let listener = listen(&jail.socket).at(Stage::Prepare, jail.socket.display())?;
+    if let Some(cgroup) = &jail.cgroup
+        && let Err(words) = cgroup.make()
+    {
+        let _ = cgroup.remove();
+        let _ = fs::remove_file(&jail.socket);
+        return Err(words);
+    }
+    let result = start(jail, listener, lifeline_inside);
+    match result {
+        Ok((pid, pidfd)) => Ok(Launched {
+            pid,
+            pidfd,
+            lifeline: lifeline_outside,
+        }),
+        Err(words) => {
+            if let Some(cgroup) = &jail.cgroup {
+                let _ = cgroup.remove();
+            }
+            let _ = fs::remove_file(&jail.socket);
+            Err(words)
+        }
+    }
+}
+
+fn start(
+    jail: &Jail,
+    listener: OwnedFd,
+    lifeline: Option<OwnedFd>,
+) -> Result<(i32, OwnedFd), LastWords> {
+    let open = |path: &Path, flags| {
+        openat(
+            CWD,
+            path,
+            flags | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o600),
+        )
+        .map_err(io::Error::from)
+        .and_then(out_of_the_way)
+        .at(Stage::Prepare, path.display())
+    };
+    let null = Path::new("/dev/null");
+    let log_flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let prepared = Prepared {
+        jail,
+        guest: open(&jail.guest, OFlags::PATH)?,
+        listener,
+        oom_events: match jail
+            .cgroup
+            .as_ref()
+            .and_then(crate::Cgroup::open_oom_events)
+        {
+            Some(fd) => Some(out_of_the_way(fd).at(Stage::Prepare, "cgroup events")?),
+            None => None,
+        },
+        lifeline,
+        null: open(null, OFlags::RDWR)?,
+        log: match &jail.log {
+            Some(log) => open(log, log_flags)?,
+            None => open(null, OFlags::RDWR)?,
+        },
+        args: Vec::new(),
+        env: Vec::new(),
+        privileged: rustix::process::geteuid().is_root(),
+        owners: mounts::owners(jail)?,
+    }
+    .with_strings()?;
+    let cgroup = match &jail.cgroup {
+        Some(cgroup) => cgroup.enter_by_clone().at(Stage::Cgroup, &cgroup.name)?,
+        None => None,
+    };
+    let (words_read, words_write) = pipe().at(Stage::Prepare, "a pipe")?;
+    let (ready_read, ready_write) = pipe().at(Stage::Prepare, "a pipe")?;
+    let (go_read, go_write) = pipe().at(Stage::Prepare, "a pipe")?;
+
+    let flags = inside::namespaces(jail, prepared.privileged);
+    let cloned = sys::clone(flags, cgroup.as_ref().map(std::os::fd::AsFd::as_fd))
+        .at(Stage::Namespaces, "clone3")?;
+    let (pid, pidfd) = match cloned {
+        sys::Cloned::Child => {
+            drop((words_read, ready_read, go_write));
+            let words = inside::run(&prepared, &ready_write, &go_read);
+            let text = serde_json::to_vec(&words).unwrap_or_default();
+            let _ = rustix::io::write(&words_write, &text);
+            sys::exit_now(1)
+        }
+        sys::Cloned::Parent { pid, pidfd } => (pid, pidfd),
+    };
+    drop((words_write, ready_write, go_read));
+    if prepared.privileged {
+        // The child has made its user namespace when it closes its end of `ready`; only a process
+        // outside of that namespace may write maps for a user other than its own.
+        let mut signal = [0u8; 1];
+        if rustix::io::read(&ready_read, &mut signal) == Ok(1) {
+            let (uid, gid) = (jail.uid, jail.gid);
+            let inside = crate::INSIDE_ID;
+            let maps = (format!("{inside} {uid} 1"), format!("{inside} {gid} 1"));
+            if let Err(error) = mounts::write_maps(pid, &maps.0, &maps.1) {
+                let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+                reap(&pidfd);
+                return Err(LastWords::new(
+                    Stage::Identity,
+                    format!("user {uid}"),
+                    &error,
+                ));
+            }
+            let _ = rustix::io::write(&go_write, &[1]);
+        }
+    }
+    drop(go_write);
+    // End of file without a word means that the guest was executed.
+    let mut text = Vec::new();
+    fs::File::from(words_read)
+        .read_to_end(&mut text)
+        .at(Stage::Prepare, "last words")?;
+    if text.is_empty() {
+        return Ok((pid, pidfd));
+    }
+    reap(&pidfd);
+    Err(serde_json::from_slice(&text).unwrap_or(LastWords {
+        stage: Stage::Prepare,
+        object: String::from_utf8_lossy(&text).into_owned(),
+        errno: 0,
+    }))
+}
+
+fn reap(pidfd: &OwnedFd) {
+    let id = rustix::process::WaitId::PidFd(std::os::fd::AsFd::as_fd(pidfd));
+    let _ = rustix::process::waitid(id, rustix::process::WaitIdOptions::EXITED);
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    Ok((out_of_the_way(read)?, out_of_the_way(write)?))
+}
+
+/// Moves a descriptor past the numbers that the guest's will have, so that placing one of those
+/// in the child does not close another that it still needs.
+fn out_of_the_way(fd: OwnedFd) -> io::Result<OwnedFd> {
+    const FIRST_FREE: i32 = 6;
+    if std::os::fd::AsRawFd::as_raw_fd(&fd) >= FIRST_FREE {
+        return Ok(fd);
+    }
+    Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_FREE)?)
+}
+
+/// Binds through the folder's descriptor, since a socket's path has at most 107 bytes.
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    let folder = openat(CWD, folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&folder);
+    let listener = UnixListener::bind(Path::new(&format!("/proc/self/fd/{fd}")).join(name))?;
+    out_of_the_way(listener.into())
+}
+
+/// Reads the files that are copied into the root while the host's files are still there.
+fn with_copies(jail: &Jail) -> Result<Jail, LastWords> {
+    let mut jail = jail.clone();
+    for item in &mut jail.skeleton {
+        if let Item::Copy { path, from } = item {
+            let bytes = fs::read(&*from).at(Stage::Prepare, from.display())?;
+            let path = std::mem::take(path);
+            *item = Item::Bytes { path, bytes };
+        }
+    }
+    Ok(jail)
+}
+
+impl Prepared<'_> {
+    fn with_strings(mut self) -> Result<Self, LastWords> {
+        let c = |text: String| {
+            CString::new(text)
+                .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+                .at(Stage::Prepare, "a NUL byte in an argument")
+        };
+        let mut args = vec![
+            "ringfence-guest".to_owned(),
+            "--listen-fd".into(),
+            "3".into(),
+        ];
+        if self.oom_events.is_some() {
+            args.extend(["--oom-fd".to_owned(), "4".to_owned()]);
+        }
+        if self.lifeline.is_some() {
+            args.extend(["--lifeline-fd".to_owned(), "5".to_owned()]);
+        }
+        args.extend(self.jail.args.iter().cloned());
+        self.args = args.into_iter().map(c).collect::<Result<_, _>>()?;
+        self.env = self
+            .jail
+            .env
+            .iter()
+            .map(|(k, v)| c(format!("{k}={v}")))
+            .collect::<Result<_, _>>()?;
+        Ok(self)
+    }
+}
