@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 
 const USAGE: &str = "usage: ringfence-guest (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio)... \
-[--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES]";
+[--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID]";
 
 /// Descriptors that this process may have open.
 const OPEN_FILES: u64 = 8192;
@@ -34,6 +34,7 @@ struct Arguments {
     oom_fd: Option<RawFd>,
     lifeline_fd: Option<RawFd>,
     memory_limit: Option<u64>,
+    open_files: Option<u64>,
 }
 
 impl Arguments {
@@ -60,6 +61,14 @@ impl Arguments {
                 "--workspace" => parsed.workspace = Some(value()?.into()),
                 "--oom-fd" => parsed.oom_fd = Some(number()?),
                 "--lifeline-fd" => parsed.lifeline_fd = Some(number()?),
+                // For those who look at the process from outside.
+                "--id" => drop(value()?),
+                "--open-files" => {
+                    let files = value()?
+                        .parse()
+                        .map_err(|_| format!("{word} needs a number"))?;
+                    parsed.open_files = Some(files);
+                }
                 "--memory-limit" => {
                     let bytes = value()?
                         .parse()

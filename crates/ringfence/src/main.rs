@@ -1,0 +1,11 @@
+//! `ringfence`: gives every AI agent a computer of its own.
+
+mod cli;
+mod embedded;
+mod settings;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}
