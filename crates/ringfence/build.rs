@@ -15,9 +15,16 @@ fn main() {
         Some(path) => PathBuf::from(path),
         None => build(),
     };
-    assert!(guest.is_file(), "the guest was not built: {}", guest.display());
+    assert!(
+        guest.is_file(),
+        "the guest was not built: {}",
+        guest.display()
+    );
     println!("cargo::rustc-env=RINGFENCE_GUEST_FILE={}", guest.display());
-    println!("cargo::rustc-env=RINGFENCE_GUEST_HASH={:016x}", hash(&guest));
+    println!(
+        "cargo::rustc-env=RINGFENCE_GUEST_HASH={:016x}",
+        hash(&guest)
+    );
 }
 
 fn build() -> PathBuf {
@@ -30,7 +37,14 @@ fn build() -> PathBuf {
     let folder = out.ancestors().nth(3).unwrap_or(&out).join("guest");
     let mut command = Command::new(env::var_os("CARGO").expect("CARGO"));
     command
-        .args(["build", "--locked", "--package", "ringfence-guest", "--bin", "ringfence-guest"])
+        .args([
+            "build",
+            "--locked",
+            "--package",
+            "ringfence-guest",
+            "--bin",
+            "ringfence-guest",
+        ])
         .args(["--profile", profile, "--target", &target])
         .arg("--target-dir")
         .arg(&folder)

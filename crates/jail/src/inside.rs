@@ -66,7 +66,7 @@ fn become_guest(
     let working = Path::new("/workspace");
     rustix::process::chdir(working).at(Stage::Root, working.display())?;
     place_descriptors(prepared).at(Stage::Prepare, "descriptors")?;
-    drop_rights(jail)?;
+    drop_rights(prepared)?;
     let args: Vec<&CStr> = prepared.args.iter().map(AsRef::as_ref).collect();
     let env: Vec<&CStr> = prepared.env.iter().map(AsRef::as_ref).collect();
     let error = sys::execute(prepared.guest.as_fd(), &args, &env);
@@ -120,7 +120,8 @@ fn place_descriptors(prepared: &Prepared<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn drop_rights(jail: &Jail) -> Result<(), LastWords> {
+fn drop_rights(prepared: &Prepared<'_>) -> Result<(), LastWords> {
+    let jail = prepared.jail;
     const LAST_CAPABILITY: u64 = 63;
     const SECURE_NOROOT_LOCKED: u64 = 0b10_1111;
     let at = Stage::Capabilities;
@@ -149,7 +150,7 @@ fn drop_rights(jail: &Jail) -> Result<(), LastWords> {
                 Mount::Bind { .. } | Mount::Proc => None,
             })
             .collect();
-        landlock::restrict(&writable).at(Stage::Landlock, "ruleset")?;
+        landlock::restrict(&writable, prepared.guest.as_fd()).at(Stage::Landlock, "ruleset")?;
     }
     seccomp::install().at(Stage::Seccomp, "filter")
 }

@@ -56,16 +56,16 @@ pub(crate) fn build(prepared: &Prepared<'_>) -> Result<(), LastWords> {
                     .and_then(|m| attach(&m, CWD, to))
                     .at(Stage::Mounts, to.display())?;
             }
-            (Mount::Proc, _) => {
-                make_folder(Path::new("/proc")).at(Stage::Mounts, "/proc")?;
-                file_system("proc", &[])
-                    .and_then(|m| attach(&m, CWD, Path::new("/proc")))
+            (Mount::Proc, Some(source)) => {
+                let to = Path::new("/proc");
+                make_folder(to)
+                    .and_then(|()| attach(&source, CWD, to))
                     .at(Stage::Mounts, "/proc")?;
             }
             (Mount::Dev { shm }, _) => dev(*shm, &devices)?,
-            (Mount::Bind { to, .. } | Mount::Image { to, .. }, None) => {
+            (Mount::Bind { .. } | Mount::Image { .. } | Mount::Proc, None) => {
                 let missing = io::Error::from_raw_os_error(libc::ENOENT);
-                return Err(missing).at(Stage::Mounts, to.display());
+                return Err(missing).at(Stage::Mounts, format!("{mount:?}"));
             }
         }
     }
@@ -81,7 +81,11 @@ fn open_source(mount: &Mount, owners: Option<&OwnedFd>) -> Result<Option<OwnedFd
             .at(Stage::Mounts, from.display())
             .map(Some),
         Mount::Image { file, .. } => image(file).at(Stage::Mounts, file.display()).map(Some),
-        Mount::Memory { .. } | Mount::Proc | Mount::Dev { .. } => Ok(None),
+        // An ordinary user may mount a new one only where a whole one is in sight.
+        Mount::Proc => file_system("proc", &[])
+            .at(Stage::Mounts, "/proc")
+            .map(Some),
+        Mount::Memory { .. } | Mount::Dev { .. } => Ok(None),
     }
 }
 
@@ -174,6 +178,8 @@ fn image(file: &Path) -> io::Result<OwnedFd> {
 }
 
 fn file_system(kind: &str, options: &[(&str, &str)]) -> io::Result<OwnedFd> {
+    // Only the root, whose owner is the launcher, has device nodes.
+    let with_devices = options.contains(&("mode", "755"));
     let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
         if value.is_empty() {
@@ -184,8 +190,12 @@ fn file_system(kind: &str, options: &[(&str, &str)]) -> io::Result<OwnedFd> {
     }
     rustix::mount::fsconfig_create(context.as_fd())?;
     let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID;
-    if kind == "proc" {
-        attributes |= MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    match kind {
+        "proc" => {
+            attributes |= MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC
+        }
+        "tmpfs" if !with_devices => attributes |= MountAttrFlags::MOUNT_ATTR_NODEV,
+        _ => {}
     }
     Ok(rustix::mount::fsmount(
         context.as_fd(),

@@ -32,10 +32,17 @@ fn is_ours(path: &Path) -> bool {
 }
 
 fn unpack(folder: &Path, path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
     let new = folder.join(format!("guest-{HASH}.{}", std::process::id()));
     let _ = fs::remove_file(&new);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o555).open(&new)?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o555)
+        .open(&new)?;
     file.write_all(GUEST)?;
     // The mask of the caller may have taken bits away.
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o555))?;

@@ -9,7 +9,9 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn folder(name: &str) -> Option<PathBuf> {
-    variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
+    variable(name)
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
 }
 
 fn home() -> PathBuf {
@@ -26,21 +28,27 @@ pub(crate) fn state() -> PathBuf {
         if is_root() {
             return PathBuf::from("/var/lib/ringfence");
         }
-        folder("XDG_STATE_HOME").unwrap_or_else(|| home().join(".local/state")).join("ringfence")
+        folder("XDG_STATE_HOME")
+            .unwrap_or_else(|| home().join(".local/state"))
+            .join("ringfence")
     })
 }
 
 /// What can be made again at any time.
 pub(crate) fn cache() -> PathBuf {
     folder("RINGFENCE_CACHE_DIR").unwrap_or_else(|| {
-        folder("XDG_CACHE_HOME").unwrap_or_else(|| home().join(".cache")).join("ringfence")
+        folder("XDG_CACHE_HOME")
+            .unwrap_or_else(|| home().join(".cache"))
+            .join("ringfence")
     })
 }
 
 /// What a person made and wants to keep: packages environments.
 pub(crate) fn data() -> PathBuf {
     folder("RINGFENCE_DATA_DIR").unwrap_or_else(|| {
-        folder("XDG_DATA_HOME").unwrap_or_else(|| home().join(".local/share")).join("ringfence")
+        folder("XDG_DATA_HOME")
+            .unwrap_or_else(|| home().join(".local/share"))
+            .join("ringfence")
     })
 }
 

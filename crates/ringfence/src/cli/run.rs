@@ -41,7 +41,11 @@ pub(crate) struct Run {
     file: Option<PathBuf>,
 
     /// Arguments of the code or script, or after `--` a command with its own
-    #[arg(value_name = "ARG", allow_hyphen_values = true, trailing_var_arg = true)]
+    #[arg(
+        value_name = "ARG",
+        allow_hyphen_values = true,
+        trailing_var_arg = true
+    )]
     args: Vec<String>,
 
     /// Seconds until everything is ended
@@ -164,7 +168,10 @@ impl Run {
                 state: settings::state(),
                 guest: embedded::guest()?,
                 environments: settings::data().join("envs"),
-                interpreter: self.needs_search().then(|| settings::search().find()).flatten(),
+                interpreter: self
+                    .needs_search()
+                    .then(|| settings::search().find())
+                    .flatten(),
             },
             Launcher::Inline,
         )?;
@@ -192,7 +199,10 @@ impl Run {
     ) -> Result<ExitCode, Failure> {
         let guest = GuestClient::connect(native.dial(&plan.id).await?).await?;
         if let Some((path, bytes)) = job.script {
-            let query = WriteQuery { root: "/".to_owned(), ..WriteQuery::new(path) };
+            let query = WriteQuery {
+                root: "/".to_owned(),
+                ..WriteQuery::new(path)
+            };
             guest.write(&query, bytes).await?;
         }
         let piped = !io::stdin().is_terminal();
@@ -209,11 +219,17 @@ impl Run {
             tokio::spawn(async move {
                 // A command that does not read its input is no failure.
                 let path = format!("/jobs/{id}/stdin");
-                let _ = guest.stream(http::Method::POST, &path, standard_input()).await;
+                let _ = guest
+                    .stream(http::Method::POST, &path, standard_input())
+                    .await;
             });
         }
         let limit = request.output_limit.unwrap_or(OUTPUT_LIMIT);
-        let mut output = Sink { json: self.json, limit, ..Sink::default() };
+        let mut output = Sink {
+            json: self.json,
+            limit,
+            ..Sink::default()
+        };
         let end = loop {
             match events.next().await {
                 Some(Ok(Event::Stdout { data, .. })) => output.stdout(&data.0),
@@ -238,7 +254,10 @@ impl Run {
                 .map_err(|e| Failure::new(Code::Internal, "cannot write the result").detail(e))?;
             let _ = writeln!(anstream::stdout(), "{text}");
         } else if let Some(certificate) = &end.certificate {
-            let _ = writeln!(anstream::stderr(), "\x1b[1;33mringfence:\x1b[0m {certificate}");
+            let _ = writeln!(
+                anstream::stderr(),
+                "\x1b[1;33mringfence:\x1b[0m {certificate}"
+            );
         }
         Ok(ExitCode::from(code))
     }
@@ -246,9 +265,17 @@ impl Run {
     fn spec(&self) -> Result<SandboxSpec, Failure> {
         let mut spec = SandboxSpec {
             rootfs: self.rootfs.as_deref().map(absolute).transpose()?,
-            python: self.python.as_deref().map(absolute_unresolved).transpose()?,
+            python: self
+                .python
+                .as_deref()
+                .map(absolute_unresolved)
+                .transpose()?,
             environment: self.env_name.clone(),
-            network: if self.network == "host" { Network::Host } else { Network::None },
+            network: if self.network == "host" {
+                Network::Host
+            } else {
+                Network::None
+            },
             prefer: self.prefer,
             limits: LimitsSpec {
                 memory: self.memory,
@@ -263,7 +290,10 @@ impl Run {
         };
         if let Some(text) = &self.workspace {
             let (path, access) = access_of(text);
-            spec.workspace = Workspace::Folder { path: absolute(Path::new(path))?, access };
+            spec.workspace = Workspace::Folder {
+                path: absolute(Path::new(path))?,
+                access,
+            };
         }
         for text in &self.mount {
             let (rest, access) = access_of(text);
@@ -271,7 +301,11 @@ impl Run {
                 Failure::invalid(format!("`{text}` is not a mount")).hint("use FROM:TO[:ro|:rw]")
             })?;
             let from = absolute(Path::new(from))?;
-            spec.mounts.push(MountSpec { from, to: to.into(), access });
+            spec.mounts.push(MountSpec {
+                from,
+                to: to.into(),
+                access,
+            });
         }
         for text in &self.env {
             let (name, value) = text.split_once('=').ok_or_else(|| {
@@ -289,14 +323,19 @@ impl Run {
             let mut argv = python();
             argv.extend(["-c".to_owned(), code.clone()]);
             argv.extend(self.args.iter().cloned());
-            return Ok(Job { command: Command::Argv(argv), script: None });
+            return Ok(Job {
+                command: Command::Argv(argv),
+                script: None,
+            });
         }
         let Some(file) = &self.file else {
             if io::stdin().is_terminal() {
                 return Err(Failure::invalid("nothing to run")
                     .hint("give a FILE, or -c CODE, or -- COMMAND; see `ringfence run --help`"));
             }
-            return Err(Failure::invalid("nothing to run").hint("give a FILE, -c CODE or -- COMMAND"));
+            return Err(
+                Failure::invalid("nothing to run").hint("give a FILE, -c CODE or -- COMMAND")
+            );
         };
         let (mut argv, path, script) = match interpreter_of(file) {
             None => (vec![file.display().to_string()], None, None),
@@ -307,7 +346,10 @@ impl Run {
         };
         argv.extend(path);
         argv.extend(self.args.iter().cloned());
-        Ok(Job { command: Command::Argv(argv), script })
+        Ok(Job {
+            command: Command::Argv(argv),
+            script,
+        })
     }
 }
 
@@ -321,19 +363,23 @@ fn interpreter_of(file: &Path) -> Option<&'static str> {
 }
 
 /// Where a script is inside: in the mounted workspace if it lies there, else copied to /tmp.
-fn place(
-    file: &Path,
-    spec: &SandboxSpec,
-) -> Result<(String, Option<(String, Vec<u8>)>), Failure> {
+fn place(file: &Path, spec: &SandboxSpec) -> Result<(String, Option<(String, Vec<u8>)>), Failure> {
     let what = || format!("cannot read {}", file.display());
     let real = file.canonicalize().map_err(|e| Failure::io(what(), &e))?;
     if let Workspace::Folder { path, .. } = &spec.workspace
         && let Ok(below) = real.strip_prefix(path)
     {
-        return Ok((Path::new("/workspace").join(below).display().to_string(), None));
+        return Ok((
+            Path::new("/workspace").join(below).display().to_string(),
+            None,
+        ));
     }
     let bytes = std::fs::read(&real).map_err(|e| Failure::io(what(), &e))?;
-    let name = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = real
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let path = format!("/tmp/{name}");
     Ok((path.clone(), Some((path, bytes))))
 }
@@ -347,13 +393,13 @@ fn access_of(text: &str) -> (&str, Access) {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    path.canonicalize().map_err(|e| Failure::io(format!("cannot use {}", path.display()), &e))
+    path.canonicalize()
+        .map_err(|e| Failure::io(format!("cannot use {}", path.display()), &e))
 }
 
 /// An interpreter's path means something by where it lies, so its links stay.
 fn absolute_unresolved(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path)
-        .map_err(|e| Failure::io(format!("cannot use {}", path.display()), &e))
+    std::path::absolute(path).map_err(|e| Failure::io(format!("cannot use {}", path.display()), &e))
 }
 
 /// Standard input as a body, read by a thread.

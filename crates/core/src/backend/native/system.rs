@@ -107,7 +107,7 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
 }
 
 /// Folders of `/etc` that programs need and that hold nothing private.
-const ETC: [&str; 12] = [
+const ETC: [&str; 9] = [
     "alternatives",
     "ca-certificates",
     "fonts",
@@ -117,9 +117,6 @@ const ETC: [&str; 12] = [
     "php",
     "R",
     "ssl",
-    "terminfo",
-    "vim",
-    "xdg",
 ];
 
 pub(super) fn mounts(
