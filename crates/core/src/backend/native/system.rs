@@ -79,7 +79,7 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
             "passwd: files\ngroup: files\nhosts: files dns\n",
         ),
     ]);
-    let mut copied = vec!["/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"];
+    let mut copied = vec!["/etc/ld.so.cache", "/etc/localtime"];
     if plan.network == Network::Host {
         copied.push("/etc/resolv.conf");
     }
