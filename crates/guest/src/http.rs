@@ -13,9 +13,7 @@ pub(crate) type Answer = Result<Response, Failure>;
 
 /// A whole body that is at hand.
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
-    Full::new(bytes.into())
-        .map_err(|never| match never {})
-        .boxed_unsync()
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// 200 with a JSON body.
@@ -28,10 +26,9 @@ pub(crate) fn json(value: &impl Serialize) -> Answer {
 /// 200 with a body of this media type.
 pub(crate) fn with_type(media: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
-    response.headers_mut().insert(
-        ::http::header::CONTENT_TYPE,
-        ::http::HeaderValue::from_static(media),
-    );
+    response
+        .headers_mut()
+        .insert(::http::header::CONTENT_TYPE, ::http::HeaderValue::from_static(media));
     response
 }
 
@@ -46,10 +43,8 @@ pub(crate) fn empty() -> Answer {
 pub(crate) fn failed(failure: &Failure) -> Response {
     let status = ::http::StatusCode::from_u16(failure.code.http_status())
         .unwrap_or(::http::StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = with_type(
-        "application/json",
-        full(serde_json::to_vec(failure).unwrap_or_default()),
-    );
+    let mut response =
+        with_type("application/json", full(serde_json::to_vec(failure).unwrap_or_default()));
     *response.status_mut() = status;
     response
 }
@@ -62,19 +57,13 @@ pub(crate) fn query<T: DeserializeOwned>(request: &Request) -> Result<T, Failure
 
 /// The body as JSON, at most [`BODY_LIMIT`] bytes; an empty body reads as `{}`.
 pub(crate) async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Failure> {
-    let collected = Limited::new(request.into_body(), BODY_LIMIT)
-        .collect()
-        .await
-        .map_err(|e| {
-            if e.is::<http_body_util::LengthLimitError>() {
-                Failure::new(
-                    Code::TooLarge,
-                    format!("the body is over {BODY_LIMIT} bytes"),
-                )
-            } else {
-                Failure::invalid("the body ended early").detail(e)
-            }
-        })?;
+    let collected = Limited::new(request.into_body(), BODY_LIMIT).collect().await.map_err(|e| {
+        if e.is::<http_body_util::LengthLimitError>() {
+            Failure::new(Code::TooLarge, format!("the body is over {BODY_LIMIT} bytes"))
+        } else {
+            Failure::invalid("the body ended early").detail(e)
+        }
+    })?;
     let bytes = collected.to_bytes();
     let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
     serde_json::from_slice(bytes).map_err(|e| Failure::invalid(format!("bad body: {e}")))

@@ -1,7 +1,7 @@
 //! Connections and routes.
 
-use crate::files;
 use crate::http::{self, Answer, Request, Response};
+use crate::files;
 use ::http::Method;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ringfence_proto::{Code, Failure, Health, PROTOCOL};
@@ -25,10 +25,7 @@ pub struct Guest {
 
 impl Guest {
     pub fn new(config: Config) -> Arc<Self> {
-        Arc::new(Self {
-            config,
-            files: files::Files::default(),
-        })
+        Arc::new(Self { config, files: files::Files::default() })
     }
 
     /// Speaks HTTP/1.1 or HTTP/2 on one stream until it ends.
@@ -67,10 +64,7 @@ impl Guest {
                 kernels: 0,
             }),
             (_, ["files", rest @ ..]) => files::route(&self, request, rest).await,
-            _ => Err(Failure::new(
-                Code::NotFound,
-                format!("no such route: {path}"),
-            )),
+            _ => Err(Failure::new(Code::NotFound, format!("no such route: {path}"))),
         }
     }
 }
