@@ -19,10 +19,11 @@ const CHUNK: u64 = 128 << 10;
 /// An open file and the range of it that was asked for.
 pub(crate) struct Reading {
     file: Arc<File>,
-    size: u64,
+    /// None where it isn't known before it is read, as in /proc.
+    size: Option<u64>,
     offset: u64,
-    /// None where the size isn't known before it is read, as in /proc.
-    length: Option<u64>,
+    /// At most this many bytes; exactly, where the size is known.
+    length: u64,
 }
 
 /// Opens a regular file for reading. A fifo or a device must not make the guest wait.
@@ -56,9 +57,10 @@ pub(crate) fn open(root: &Root, query: &ReadQuery) -> Result<Reading, Failure> {
         );
         return Err(Failure::invalid(message));
     }
-    let length = match (unknown, query.length) {
-        (true, length) => length,
-        (false, length) => Some(length.unwrap_or(u64::MAX).min(size - query.offset)),
+    let length = query.length.unwrap_or(u64::MAX);
+    let (size, length) = match unknown {
+        true => (None, length),
+        false => (Some(size), length.min(size - query.offset)),
     };
     Ok(Reading {
         file: Arc::new(file),
@@ -66,34 +68,24 @@ pub(crate) fn open(root: &Root, query: &ReadQuery) -> Result<Reading, Failure> {
         offset: query.offset,
         length,
     })
-    .map(|r| {
-        if unknown {
-            Reading {
-                size: u64::MAX,
-                ..r
-            }
-        } else {
-            r
-        }
-    })
 }
 
 impl Reading {
     /// The answer: its headers now, its bytes as the client takes them.
     pub(crate) fn answer(self) -> Response {
-        let known = self.size != u64::MAX;
         let (size, length) = (self.size, self.length);
-        let mut response = crate::http::with_type("application/octet-stream", self.body(known));
-        let headers = response.headers_mut();
-        if known {
+        let mut response = crate::http::with_type("application/octet-stream", self.body());
+        if let Some(size) = size {
+            let headers = response.headers_mut();
             headers.insert("x-ringfence-size", size.into());
-            headers.insert(::http::header::CONTENT_LENGTH, length.unwrap_or(0).into());
+            headers.insert(::http::header::CONTENT_LENGTH, length.into());
         }
         response
     }
 
-    fn body(self, known: bool) -> Body {
-        let start = (self.file, self.offset, self.length.unwrap_or(u64::MAX));
+    fn body(self) -> Body {
+        let known = self.size.is_some();
+        let start = (self.file, self.offset, self.length);
         let pieces = stream::unfold(Some(start), move |state| async move {
             let (file, offset, left) = state.filter(|(_, _, left)| *left > 0)?;
             let again = Arc::clone(&file);

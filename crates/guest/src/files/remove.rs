@@ -12,14 +12,15 @@ const PASSES: usize = 10_000;
 
 /// Removes what a folder has under a name: a file, a link, or a folder with what is in it.
 pub(crate) fn remove(dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
-    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+    let refused = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         // A folder is refused with EISDIR, by some file systems with EPERM.
-        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(e @ (Errno::ISDIR | Errno::PERM)) => e,
         other => return other,
-    }
+    };
     for pass in 0..PASSES {
         match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => empty(dir, name, pass)?,
+            Err(Errno::NOTDIR) => return Err(refused),
             other => return other,
         }
     }

@@ -7,7 +7,7 @@ use ringfence_proto::{Code, Entry, Failure, WriteQuery};
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{Seek as _, Write as _};
+use std::io::{Read as _, Seek as _, Write as _};
 
 /// A file that is being written; dropped before its end, nothing has changed.
 #[derive(Debug)]
@@ -123,12 +123,29 @@ impl Writing {
             rustix::fs::fchmod(&end, Mode::from_raw_mode(self.mode.unwrap_or(0o644)))?;
         }
         self.file.rewind().map_err(errno)?;
-        if let Err(error) = std::io::copy(&mut self.file, &mut end) {
+        let mut written = 0;
+        let mut copy = || -> std::io::Result<()> {
+            let mut buffer = vec![0; 128 << 10];
+            loop {
+                let read = self.file.read(&mut buffer)?;
+                let mut piece = &buffer[..read];
+                if read == 0 {
+                    return Ok(());
+                }
+                while !piece.is_empty() {
+                    let done = end.write(piece)?;
+                    written += done as u64;
+                    piece = &piece[done..];
+                }
+            }
+        };
+        if let Err(error) = copy() {
             // Taken back only if nobody else has written since.
             let before = u64::try_from(stat.st_size).unwrap_or(0);
-            let copied = self.file.stream_position().unwrap_or(0);
-            let now = end.metadata().map(|m| m.len()).unwrap_or(u64::MAX);
-            if now <= before.saturating_add(copied) {
+            if end
+                .metadata()
+                .is_ok_and(|now| now.len() == before + written)
+            {
                 let _ = rustix::fs::ftruncate(&end, before);
             }
             return Err(errno(error));
