@@ -1,0 +1,39 @@
+# Forms of cells that are not the plain one.
+
+loop = None
+
+
+def muted(source, node):
+    # A semicolon after the last expression; nothing but brackets and comments can be there too.
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")[node.end_lineno - 1 :]
+    lines[0] = lines[0].encode()[node.end_col_offset :].decode()
+    return any(";" in line.split("#")[0] for line in lines)
+
+
+def wait(coroutine):
+    # One loop for the life of the kernel, so that tasks and clients outlive their cell.
+    global loop
+    import asyncio
+
+    if loop is None or loop.is_closed():
+        loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        if not task.done():
+            task.cancel()
+            try:
+                loop.run_until_complete(task)
+            except BaseException:
+                pass
+        raise
+
+
+def ask(prompt):
+    if sys.stdin is not streams[0]:
+        return real_input(prompt)
+    raise EOFError(
+        "input() is not available here: there is no terminal; pass data in a file or variable"
+    )
