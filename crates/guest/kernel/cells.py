@@ -21,14 +21,16 @@ def wait(coroutine):
     task = loop.create_task(coroutine)
     try:
         return loop.run_until_complete(task)
-    except BaseException:
-        if not task.done():
-            task.cancel()
-            try:
-                loop.run_until_complete(task)
-            except BaseException:
-                pass
-        raise
+    except BaseException as error:
+        if task.done():
+            raise
+        task.cancel()
+        try:
+            loop.run_until_complete(task)
+        except BaseException as end:
+            # Where the cell waited says more than where the loop did.
+            error.__traceback__ = end.__traceback__
+        raise error
 
 
 def ask(prompt):

@@ -9,7 +9,7 @@
 #              V kind:u8 then (u8 mime) (u32 bytes) pairs
 #              D call:u32 status:i32 flags:u8 cpu_us:u64
 import _signal, _thread, builtins, posix, sys
-from posix import dup2, getpid, read, write
+from posix import dup2, getpid, read, times, write
 from sys import modules
 from time import process_time_ns
 
@@ -96,7 +96,7 @@ def cell(source):
 
 def call(source):
     global armed, pending
-    cpu = process_time_ns()
+    cpu, before = process_time_ns(), times()
     pending = status = flags = 0
     restore()
     armed = True
@@ -120,7 +120,9 @@ def call(source):
         write(kept[2], b"%s while the call ended\n" % type(error).__name__.encode())
     if getpid() != PID:  # a fork that came back through the cell
         posix._exit(status & 255)
+    after = times()
     cpu = (process_time_ns() - cpu) // 1000
+    cpu += int((after[2] + after[3] - before[2] - before[3]) * 1e6)
     done = number | (status & 0xFFFFFFFF) << 32 | flags << 64 | cpu << 72
     with lock:
         armed = False
