@@ -3,8 +3,15 @@
 //! It runs with exactly the rights of the code it starts, so a flaw here gains that code
 //! nothing. It never calls out: the host connects, and speaks HTTP/2 or HTTP/1.1.
 
+mod certificates;
+mod exec;
 mod files;
 mod http;
+mod jobs;
+mod log;
 mod server;
+mod spawn;
+mod tree;
 
 pub use server::{Config, Guest};
+pub use spawn::{nonblocking, take_inherited};

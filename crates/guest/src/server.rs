@@ -1,11 +1,15 @@
 //! Connections and routes.
 
+use crate::certificates::OomCounter;
 use crate::http::{self, Answer, Request, Response};
-use crate::files;
+use crate::jobs::{self, Jobs};
+use crate::tree::Supervisors;
+use crate::{exec, files};
 use ::http::Method;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ringfence_proto::{Code, Failure, Health, PROTOCOL};
 use std::convert::Infallible;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -15,17 +19,57 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub struct Config {
     /// The folder that commands start in.
     pub workspace: PathBuf,
+    /// Whether this process is the init or a subreaper, and owns all that is below it.
+    pub init: bool,
+    /// The `memory.events` (v2) or `memory.oom_control` (v1) of the sandbox's cgroup.
+    pub oom_events: Option<Arc<File>>,
+    /// The sandbox's memory limit in bytes, for certificates.
+    pub memory_limit: Option<u64>,
+    /// The environment of commands, before what a request adds.
+    pub env: Vec<(String, String)>,
+}
+
+impl Config {
+    /// A guest inside another process: no environment, no limits known.
+    pub fn new(workspace: impl Into<PathBuf>) -> Self {
+        Self {
+            workspace: workspace.into(),
+            init: false,
+            oom_events: None,
+            memory_limit: None,
+            env: Vec::new(),
+        }
+    }
 }
 
 /// The state of a guest: everything its connections share.
 pub struct Guest {
     pub(crate) config: Config,
     pub(crate) files: files::Files,
+    pub(crate) jobs: Jobs,
+    pub(crate) supervisors: Arc<Supervisors>,
+    pub(crate) oom: OomCounter,
 }
 
 impl Guest {
     pub fn new(config: Config) -> Arc<Self> {
-        Arc::new(Self { config, files: files::Files::default() })
+        Arc::new(Self {
+            files: files::Files::default(),
+            jobs: Jobs::default(),
+            supervisors: Supervisors::new(config.init),
+            oom: OomCounter::new(config.oom_events.clone()),
+            config,
+        })
+    }
+
+    /// Kills every process below this one, and comes back when all of them are gone.
+    pub async fn kill_everything(&self) {
+        self.supervisors.kill_everything().await;
+    }
+
+    /// Collects orphans from now on, for an init. Needs a runtime.
+    pub fn start_reaper(&self) {
+        self.supervisors.start_reaper();
     }
 
     /// Speaks HTTP/1.1 or HTTP/2 on one stream until it ends.
@@ -60,11 +104,16 @@ impl Guest {
                 protocol: PROTOCOL,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
-                jobs: 0,
+                jobs: self.jobs.running(),
                 kernels: 0,
             }),
+            (&Method::POST, ["exec"]) => exec::run(&self, request).await,
+            (_, ["jobs", rest @ ..]) => jobs::route(&self, request, rest).await,
             (_, ["files", rest @ ..]) => files::route(&self, request, rest).await,
-            _ => Err(Failure::new(Code::NotFound, format!("no such route: {path}"))),
+            _ => Err(Failure::new(
+                Code::NotFound,
+                format!("no such route: {path}"),
+            )),
         }
     }
 }

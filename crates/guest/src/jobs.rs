@@ -1,0 +1,723 @@
+//! Jobs: what runs in the sandbox or has run, its output, and its end.
+
+use crate::exec;
+use crate::http::{self, Answer, Body, Request, Response};
+use crate::log::{Log, Read};
+use crate::server::Guest;
+use crate::tree::{self, Supervisor};
+use ::http::Method;
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use ringfence_proto::{
+    Code, Event, ExecResult, Failure, JobEnd, JobInfo, JobState, OUTPUT_RING, OnDisconnect, Output,
+    OutputQuery, PtySize, Rich, SignalRequest, WaitQuery, signal_number,
+};
+use rustix::process::Signal;
+use serde::Deserialize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Most jobs at a time, running and ended.
+const JOBS: usize = 1000;
+/// Most ended jobs that are kept, and most bytes of their output; the oldest go first.
+const ENDED_JOBS: usize = 256;
+const ENDED_BYTES: u64 = 64 << 20;
+/// Most bytes of one event.
+const CHUNK: usize = 64 << 10;
+pub(crate) const NDJSON: &str = "application/x-ndjson";
+
+/// Which output of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// An exec or a REPL call.
+pub(crate) struct Job {
+    pub(crate) id: String,
+    command: String,
+    kernel: Option<String>,
+    pub(crate) started: Instant,
+    state: Mutex<State>,
+    /// Counts what has happened, for those who follow.
+    changed: watch::Sender<u64>,
+    cancelled: watch::Sender<bool>,
+    /// Where what is sent to the command goes; one writer at a time.
+    pub(crate) input: tokio::sync::Mutex<Option<exec::Input>>,
+}
+
+struct State {
+    pid: i32,
+    supervisor: Option<Arc<Supervisor>>,
+    terminal: Option<Arc<exec::Channel>>,
+    stdout: Log,
+    stderr: Log,
+    results: Vec<Rich>,
+    end: Option<(JobEnd, Instant)>,
+    asked_signal: Option<i32>,
+    /// Nobody can read it any more: output is only counted.
+    forgotten: bool,
+}
+
+impl Job {
+    fn new(id: String, command: String, kernel: Option<String>, output_limit: u64) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            command,
+            kernel,
+            started: Instant::now(),
+            state: Mutex::new(State {
+                pid: 0,
+                supervisor: None,
+                terminal: None,
+                stdout: Log::new(output_limit, OUTPUT_RING),
+                stderr: Log::new(output_limit, OUTPUT_RING),
+                results: Vec::new(),
+                end: None,
+                asked_signal: None,
+                forgotten: false,
+            }),
+            changed: watch::channel(0).0,
+            cancelled: watch::channel(false).0,
+            input: tokio::sync::Mutex::new(None),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        self.changed
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Appends output.
+    pub(crate) fn push(&self, stream: Stream, bytes: &[u8]) {
+        let mut state = self.lock();
+        if !state.forgotten {
+            match stream {
+                Stream::Stdout => state.stdout.push(bytes),
+                Stream::Stderr => state.stderr.push(bytes),
+            }
+            drop(state);
+            self.tell();
+        }
+    }
+
+    /// Appends a rich result.
+    pub(crate) fn push_rich(&self, rich: Rich) {
+        self.lock().results.push(rich);
+        self.tell();
+    }
+
+    /// Says that the command runs.
+    pub(crate) fn running(
+        &self,
+        pid: i32,
+        supervisor: Arc<Supervisor>,
+        terminal: Option<Arc<exec::Channel>>,
+    ) {
+        let mut state = self.lock();
+        state.pid = pid;
+        state.supervisor = Some(supervisor);
+        state.terminal = terminal;
+    }
+
+    /// Ends the job; the byte counts are filled in here. The first end counts.
+    pub(crate) fn finish(&self, mut end: JobEnd) {
+        let mut state = self.lock();
+        if state.end.is_none() {
+            end.stdout_bytes = state.stdout.total();
+            end.stderr_bytes = state.stderr.total();
+            state.end = Some((end, Instant::now()));
+            state.terminal = None;
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// Bytes of each stream so far.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.stdout.total(), state.stderr.total())
+    }
+
+    pub(crate) fn output_limit(&self) -> u64 {
+        self.lock().stdout.limit()
+    }
+
+    pub(crate) fn asked_signal(&self) -> Option<i32> {
+        self.lock().asked_signal
+    }
+
+    /// Asks for the end of the job; whoever drives it sees to that.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.send_replace(true);
+    }
+
+    /// Waits until somebody asks for the end of the job.
+    pub(crate) async fn cancelled(&self) {
+        let mut cancelled = self.cancelled.subscribe();
+        // The sender lives as long as the job.
+        let _ = cancelled.wait_for(|cancelled| *cancelled).await;
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.lock().end.is_some()
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(&self) {
+        let mut changed = self.changed.subscribe();
+        while !self.has_ended() {
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn info(&self) -> JobInfo {
+        let state = self.lock();
+        JobInfo {
+            id: self.id.clone(),
+            command: self.command.clone(),
+            kernel: self.kernel.clone(),
+            pid: state.pid,
+            started_ms_ago: self.started.elapsed().as_millis() as u64,
+            state: match &state.end {
+                Some((end, _)) => JobState::Ended(end.clone()),
+                None => JobState::Running,
+            },
+            stdout_bytes: state.stdout.total(),
+            stderr_bytes: state.stderr.total(),
+        }
+    }
+
+    /// The whole result of an ended job.
+    pub(crate) fn result(&self, output_limit: Option<u64>) -> Result<ExecResult, Failure> {
+        let state = self.lock();
+        let Some((end, _)) = &state.end else {
+            return Err(
+                Failure::new(Code::Conflict, format!("job {} is still running", self.id))
+                    .hint("wait for its end, or read its events"),
+            );
+        };
+        let limit = usize::try_from(output_limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        let output = |log: &Log| Output {
+            data: log.head()[..log.head().len().min(limit)].to_vec().into(),
+            total: log.total(),
+        };
+        Ok(ExecResult {
+            id: self.id.clone(),
+            stdout: output(&state.stdout),
+            stderr: output(&state.stderr),
+            results: state.results.clone(),
+            end: end.clone(),
+        })
+    }
+
+    fn forget(&self) {
+        let mut state = self.lock();
+        state.forgotten = true;
+        let (out, err) = (state.stdout.limit(), state.stderr.limit());
+        // Frees the memory; what still writes is drained and dropped.
+        if state.end.is_some() {
+            state.stdout = Log::new(out, OUTPUT_RING);
+            state.stderr = Log::new(err, OUTPUT_RING);
+            state.results = Vec::new();
+        }
+    }
+}
+
+/// All jobs that are known, in the order of their start.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    state: Mutex<List>,
+}
+
+#[derive(Default)]
+struct List {
+    jobs: Vec<Arc<Job>>,
+    made: u64,
+}
+
+impl Jobs {
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a job with this id or a new one, and drops the oldest ended ones over the limits.
+    pub(crate) fn add(
+        &self,
+        id: Option<&str>,
+        command: String,
+        kernel: Option<String>,
+        output_limit: u64,
+    ) -> Result<Arc<Job>, Failure> {
+        if let Some(id) = id {
+            check_id(id)?;
+        }
+        let mut list = self.lock();
+        let list = &mut *list;
+        let taken = |jobs: &[Arc<Job>], id: &str| jobs.iter().any(|job| job.id == id);
+        let id = match id {
+            Some(id) if taken(&list.jobs, id) => {
+                return Err(Failure::new(
+                    Code::AlreadyExists,
+                    format!("job {id} exists already"),
+                ));
+            }
+            Some(id) => id.to_owned(),
+            None => loop {
+                list.made += 1;
+                let id = format!("j{}", list.made);
+                if !taken(&list.jobs, &id) {
+                    break id;
+                }
+            },
+        };
+        list.prune();
+        if list.jobs.len() >= JOBS {
+            return Err(
+                Failure::new(Code::TooMany, format!("there are {JOBS} jobs already"))
+                    .hint("end or remove some"),
+            );
+        }
+        let job = Job::new(id, shortened(&command), kernel, output_limit);
+        list.jobs.push(Arc::clone(&job));
+        Ok(job)
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Result<Arc<Job>, Failure> {
+        let list = self.lock();
+        match list.jobs.iter().find(|job| job.id == id) {
+            Some(job) => Ok(Arc::clone(job)),
+            None => Err(Failure::new(
+                Code::NotFound,
+                format!("no such job: {}", shortened(id)),
+            )),
+        }
+    }
+
+    /// Removes a job from the list; what it runs is not touched.
+    pub(crate) fn forget(&self, job: &Arc<Job>) {
+        self.lock().jobs.retain(|known| !Arc::ptr_eq(known, job));
+        job.forget();
+    }
+
+    /// How many jobs run.
+    pub(crate) fn running(&self) -> u32 {
+        self.lock()
+            .jobs
+            .iter()
+            .filter(|job| !job.has_ended())
+            .count() as u32
+    }
+}
+
+impl List {
+    fn prune(&mut self) {
+        let mut ended: Vec<(Instant, u64, Arc<Job>)> = self
+            .jobs
+            .iter()
+            .filter_map(|job| {
+                let state = job.lock();
+                let at = state.end.as_ref()?.1;
+                Some((
+                    at,
+                    state.stdout.kept() + state.stderr.kept(),
+                    Arc::clone(job),
+                ))
+            })
+            .collect();
+        let mut bytes: u64 = ended.iter().map(|(_, bytes, _)| bytes).sum();
+        let mut count = ended.len();
+        if count <= ENDED_JOBS && bytes <= ENDED_BYTES {
+            return;
+        }
+        ended.sort_by_key(|(at, _, _)| *at);
+        for (_, kept, job) in ended {
+            if count <= ENDED_JOBS && bytes <= ENDED_BYTES {
+                break;
+            }
+            count -= 1;
+            bytes -= kept;
+            self.jobs.retain(|known| !Arc::ptr_eq(known, &job));
+            job.forget();
+        }
+    }
+}
+
+fn check_id(id: &str) -> Result<(), Failure> {
+    let good = (1..=64).contains(&id.len())
+        && id
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if good {
+        Ok(())
+    } else {
+        Err(Failure::invalid(
+            "a job's id has 1 to 64 letters, digits, _ and -",
+        ))
+    }
+}
+
+/// The first words of a command, for lists.
+fn shortened(text: &str) -> String {
+    const LENGTH: usize = 200;
+    match text.char_indices().nth(LENGTH) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Ties a job to the request that started it: dropped when the answer was sent or its reader
+/// went away, whichever comes first.
+pub(crate) struct Tie {
+    guest: Arc<Guest>,
+    job: Arc<Job>,
+    on_disconnect: OnDisconnect,
+    /// The caller chose the id and may come back for the result.
+    keep: bool,
+}
+
+impl Tie {
+    pub(crate) fn new(
+        guest: &Arc<Guest>,
+        job: &Arc<Job>,
+        on_disconnect: OnDisconnect,
+        chosen: bool,
+    ) -> Self {
+        Self {
+            guest: Arc::clone(guest),
+            job: Arc::clone(job),
+            on_disconnect,
+            keep: chosen && on_disconnect == OnDisconnect::Keep,
+        }
+    }
+}
+
+impl Drop for Tie {
+    fn drop(&mut self) {
+        let ended = self.job.has_ended();
+        if !ended && self.on_disconnect == OnDisconnect::Keep {
+            return;
+        }
+        if !ended {
+            self.job.cancel();
+        }
+        if !self.keep {
+            self.guest.jobs.forget(&self.job);
+        }
+    }
+}
+
+/// Follows a job that was just started: events as they come, or the whole result at its end.
+pub(crate) async fn follow(job: Arc<Job>, tie: Tie, streamed: bool) -> Answer {
+    if streamed {
+        let query = OutputQuery {
+            follow: true,
+            ..OutputQuery::default()
+        };
+        return Ok(events(job, query, Some(tie)));
+    }
+    job.ended().await;
+    let answer = http::json(&job.result(None)?);
+    drop(tie);
+    answer
+}
+
+/// Whether the request asks for events.
+pub(crate) fn wants_events(request: &Request) -> bool {
+    request
+        .headers()
+        .get(::http::header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.contains(NDJSON))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ResultQuery {
+    output_limit: Option<u64>,
+}
+
+pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -> Answer {
+    let jobs = &guest.jobs;
+    match (request.method(), rest) {
+        (&Method::GET, []) => {
+            let all: Vec<JobInfo> = jobs.lock().jobs.iter().map(|job| job.info()).collect();
+            http::json(&all)
+        }
+        (&Method::POST, []) => exec::start_job(guest, request).await,
+        (&Method::GET, [id]) => http::json(&jobs.get(id)?.info()),
+        (&Method::DELETE, [id]) => {
+            let job = jobs.get(id)?;
+            remove(guest, &job).await;
+            http::empty()
+        }
+        (&Method::GET, [id, "events"]) => Ok(events(jobs.get(id)?, http::query(&request)?, None)),
+        (&Method::GET, [id, "wait"]) => {
+            let job = jobs.get(id)?;
+            let query: WaitQuery = http::query(&request)?;
+            match query.timeout_ms {
+                Some(ms) => {
+                    let timeout = Duration::from_millis(ms.min(exec::TIMEOUT_MS_MAX));
+                    let _ = tokio::time::timeout(timeout, job.ended()).await;
+                }
+                None => job.ended().await,
+            }
+            http::json(&job.info())
+        }
+        (&Method::GET, [id, "result"]) => {
+            let query: ResultQuery = http::query(&request)?;
+            http::json(&jobs.get(id)?.result(query.output_limit)?)
+        }
+        (&Method::POST, [id, "signal"]) => {
+            let job = jobs.get(id)?;
+            send_signal(&job, &http::body(request).await?)?;
+            http::empty()
+        }
+        (&Method::POST, [id, "stdin"]) => exec::stdin(&jobs.get(id)?, request).await,
+        (&Method::POST, [id, "attach"]) => exec::attach(jobs.get(id)?, request),
+        (&Method::POST, [id, "resize"]) => {
+            let job = jobs.get(id)?;
+            let size: PtySize = http::body(request).await?;
+            let terminal = job.lock().terminal.clone();
+            let Some(terminal) = terminal else {
+                return Err(Failure::new(
+                    Code::Conflict,
+                    format!("job {id} has no terminal"),
+                ));
+            };
+            exec::resize(&terminal, size)?;
+            http::empty()
+        }
+        _ => Err(Failure::new(
+            Code::NotFound,
+            format!("no such route: /jobs/{}", rest.join("/")),
+        )),
+    }
+}
+
+/// Kills what runs of a job, also what it left behind, and forgets it.
+async fn remove(guest: &Arc<Guest>, job: &Arc<Job>) {
+    job.cancel();
+    job.ended().await;
+    let supervisor = job.lock().supervisor.clone();
+    if let Some(supervisor) = supervisor {
+        supervisor.kill_tree().await;
+    }
+    guest.jobs.forget(job);
+}
+
+fn send_signal(job: &Job, request: &SignalRequest) -> Result<(), Failure> {
+    let named = signal_number(&request.signal)
+        .and_then(|number| Some((number, Signal::from_named_raw(number)?)));
+    let Some((number, signal)) = named else {
+        return Err(Failure::invalid(format!(
+            "no such signal: {}",
+            shortened(&request.signal)
+        )));
+    };
+    let (pid, supervisor) = {
+        let mut state = job.lock();
+        let Some(supervisor) = state.supervisor.clone() else {
+            return Err(Failure::new(
+                Code::Conflict,
+                format!("job {} takes no signals", job.id),
+            ));
+        };
+        if state.end.is_none() {
+            state.asked_signal = Some(number);
+        }
+        (state.pid, supervisor)
+    };
+    let over = || Failure::new(Code::Conflict, format!("job {} has ended", job.id));
+    if request.all {
+        return if supervisor.signal_all(signal) == 0 {
+            Err(over())
+        } else {
+            Ok(())
+        };
+    }
+    // Only while it is there: its process id may belong to somebody else by now.
+    if job.has_ended() || !supervisor.descendants().contains(&pid) {
+        return Err(over());
+    }
+    tree::kill(pid, signal)
+}
+
+/// A reader of a job's events.
+struct Follower {
+    job: Arc<Job>,
+    changed: watch::Receiver<u64>,
+    at: OutputQuery,
+    phase: Phase,
+    /// Held until the last event was taken.
+    _tie: Option<Tie>,
+}
+
+#[derive(PartialEq, Eq)]
+enum Phase {
+    First,
+    Middle,
+    Over,
+}
+
+/// The events of a job as lines of JSON.
+pub(crate) fn events(job: Arc<Job>, at: OutputQuery, tie: Option<Tie>) -> Response {
+    let changed = job.changed.subscribe();
+    let follower = Follower {
+        job,
+        changed,
+        at,
+        phase: Phase::First,
+        _tie: tie,
+    };
+    let lines = stream::unfold(follower, async |mut follower| {
+        let bytes = follower.next().await?;
+        Some((Ok(Frame::data(bytes)), follower))
+    });
+    http::with_type(NDJSON, body(lines))
+}
+
+fn body<S>(frames: S) -> Body
+where
+    S: stream::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send + 'static,
+{
+    StreamBody::new(frames).boxed_unsync()
+}
+
+impl Follower {
+    /// The next lines; none after the last.
+    async fn next(&mut self) -> Option<Bytes> {
+        match self.phase {
+            Phase::First => {
+                self.phase = Phase::Middle;
+                return Some(line(&Event::Started {
+                    id: self.job.id.clone(),
+                }));
+            }
+            Phase::Over => return None,
+            Phase::Middle => {}
+        }
+        loop {
+            self.changed.borrow_and_update();
+            let (events, end) = self.collect();
+            let mut lines = Vec::new();
+            for event in &events {
+                lines.extend_from_slice(&line(event));
+            }
+            if !lines.is_empty() {
+                return Some(lines.into());
+            }
+            if let Some(end) = end {
+                self.phase = Phase::Over;
+                return Some(line(&Event::End(end)));
+            }
+            if !self.at.follow || self.changed.changed().await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    /// What is new on each stream, at most one chunk of each, and the end if there is one.
+    fn collect(&mut self) -> (Vec<Event>, Option<JobEnd>) {
+        let state = self.job.lock();
+        let mut events = Vec::new();
+        let end = state.end.as_ref().map(|(end, _)| end.clone());
+        let last = end.is_some() || !self.at.follow;
+        for (stream, log, at) in [
+            (Stream::Stdout, &state.stdout, &mut self.at.stdout),
+            (Stream::Stderr, &state.stderr, &mut self.at.stderr),
+        ] {
+            match log.read(*at, CHUNK) {
+                Read::Chunk(mut data) => {
+                    let more = *at + (data.len() as u64) < log.total();
+                    cut_at_character(&mut data, last && !more);
+                    if data.is_empty() {
+                        continue;
+                    }
+                    let offset = *at;
+                    *at += data.len() as u64;
+                    let data = data.into();
+                    events.push(match stream {
+                        Stream::Stdout => Event::Stdout { offset, data },
+                        Stream::Stderr => Event::Stderr { offset, data },
+                    });
+                }
+                Read::Skipped { to } => {
+                    let stream = match stream {
+                        Stream::Stdout => "stdout",
+                        Stream::Stderr => "stderr",
+                    };
+                    events.push(Event::Skipped {
+                        stream: stream.to_owned(),
+                        from: *at,
+                        to,
+                    });
+                    *at = to;
+                }
+            }
+        }
+        while let Some(rich) = state.results.get(self.at.results as usize) {
+            events.push(Event::Result {
+                index: self.at.results,
+                rich: rich.clone(),
+            });
+            self.at.results += 1;
+        }
+        (events, end)
+    }
+}
+
+/// Leaves the start of a character that is not yet whole for the next event, so that text stays
+/// text. `last` when nothing more will come.
+fn cut_at_character(data: &mut Vec<u8>, last: bool) {
+    if last {
+        return;
+    }
+    if let Err(error) = std::str::from_utf8(data)
+        && error.error_len().is_none()
+    {
+        data.truncate(error.valid_up_to());
+    }
+}
+
+fn line(event: &Event) -> Bytes {
+    let mut bytes = serde_json::to_vec(event).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes.into()
+}
+
+/// The bytes of standard output from `at` on until the end, for terminals; gaps are jumped over.
+pub(crate) fn raw_output<T: Send + 'static>(job: Arc<Job>, at: u64, held: T) -> Body {
+    let changed = job.changed.subscribe();
+    body(stream::unfold(
+        (job, changed, at, held),
+        async |(job, mut changed, mut at, held)| {
+            loop {
+                changed.borrow_and_update();
+                let (read, ended) = {
+                    let state = job.lock();
+                    (state.stdout.read(at, CHUNK), state.end.is_some())
+                };
+                match read {
+                    Read::Skipped { to } => at = to,
+                    Read::Chunk(data) if !data.is_empty() => {
+                        at += data.len() as u64;
+                        return Some((Ok(Frame::data(data.into())), (job, changed, at, held)));
+                    }
+                    Read::Chunk(_) if ended => return None,
+                    Read::Chunk(_) => changed.changed().await.ok()?,
+                }
+            }
+        },
+    ))
+}
