@@ -50,6 +50,10 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.buffer.len()
+    }
+
     /// The next whole frame. A length is checked as soon as it is there, so that the buffer
     /// stays within one frame and one read.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {

@@ -48,6 +48,7 @@ pub(crate) struct Process {
     report: Report,
     stream: UnixStream,
     frames: Frames,
+    scratch: Box<[u8]>,
     pump: tokio::task::AbortHandle,
     /// `/proc/PID/stat` and `status`, kept open: two reads per call cost less than two opens.
     stat: Option<File>,
@@ -77,8 +78,8 @@ impl Process {
         let (stdout, out) = spawn::close_on_exec_pipe().map_err(failed)?;
         let (stderr, err) = spawn::close_on_exec_pipe().map_err(failed)?;
         let outputs = Outputs::new(
-            exec::channel(stdout).map_err(failed)?,
-            exec::channel(stderr).map_err(failed)?,
+            spawn::nonblocking(stdout).map_err(failed)?,
+            spawn::nonblocking(stderr).map_err(failed)?,
         );
         let argv = ["-u", "-c", BOOT, &CHANNEL.to_string(), &source.len().to_string()];
         let argv = std::iter::once(python.clone()).chain(argv.map(str::to_owned)).collect();
@@ -110,6 +111,7 @@ impl Process {
             report,
             stream,
             frames: Frames::default(),
+            scratch: vec![0; 64 << 10].into_boxed_slice(),
             pump: pump.abort_handle(),
             stat: File::open(format!("/proc/{pid}/stat")).ok(),
             status: File::open(format!("/proc/{pid}/status")).ok(),
@@ -151,32 +153,47 @@ impl Process {
             if self.stream.readable().await.is_err() {
                 return Ok(None);
             }
-            let mut bytes = [0; 16 << 10];
-            match self.stream.try_read(&mut bytes) {
+            match self.stream.try_read(&mut self.scratch) {
                 Ok(0) => return Ok(None),
-                Ok(count) => self.frames.push(&bytes[..count]),
+                Ok(count) => self.frames.push(&self.scratch[..count]),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return Ok(None),
             }
         }
     }
 
-    /// Writes as much of `bytes` as the channel takes now; waits until it takes some. Cancel safe.
-    pub(crate) async fn write_some(&self, bytes: &[u8]) -> std::io::Result<usize> {
-        loop {
-            self.stream.writable().await?;
-            match self.stream.try_write(bytes) {
+    /// Writes all of `rest`, then waits for the next frame. Cancel safe: `rest` is what is still
+    /// to be written.
+    pub(crate) async fn exchange(&mut self, rest: &mut &[u8]) -> Result<Option<Frame>, Broken> {
+        while !rest.is_empty() {
+            // The end of the channel is seen by reading it.
+            if self.stream.writable().await.is_err() {
+                break;
+            }
+            match self.stream.try_write(rest) {
+                Ok(count) => *rest = &rest[count..],
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-                result => return result,
+                Err(_) => break,
             }
         }
+        self.frame().await
     }
 
     /// Whether it lives and has nothing to say, as is right between two calls.
     pub(crate) fn is_idle(&self) -> bool {
-        let mut byte = [0];
-        matches!(self.stream.try_read(&mut byte),
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+        self.frames.is_empty() && matches!(self.peek(), Err(rustix::io::Errno::AGAIN))
+    }
+
+    /// Whether its channel has ended, with nothing more to read.
+    pub(crate) fn at_end(&self) -> bool {
+        self.frames.is_empty()
+            && matches!(self.peek(), Ok(0) | Err(rustix::io::Errno::CONNRESET))
+    }
+
+    fn peek(&self) -> Result<usize, rustix::io::Errno> {
+        use rustix::net::RecvFlags;
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        rustix::net::recv(&self.stream, &mut [0; 1][..], flags).map(|(count, _)| count)
     }
 
     /// Signals the process group of the kernel, so that what it runs in the foreground gets it.
