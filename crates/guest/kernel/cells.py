@@ -10,15 +10,23 @@ def muted(source, node):
     return any(";" in line.split("#")[0] for line in lines)
 
 
-def wait(coroutine):
-    # One loop for the life of the kernel, so that tasks and clients outlive their cell.
+def wait(codes):
+    # A cell with await. One loop for the life of the kernel, so that tasks and clients outlive their cell.
     global loop
     import asyncio
 
     if loop is None or loop.is_closed():
         loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    task = loop.create_task(coroutine)
+
+    async def steps():
+        for code in codes:
+            result = eval(code, MAIN)
+            if code.co_flags & 0x80:
+                result = await result
+        return result
+
+    task = loop.create_task(steps())
     try:
         return loop.run_until_complete(task)
     except BaseException as error:

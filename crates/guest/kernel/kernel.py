@@ -77,21 +77,22 @@ def cell(source):
     if body and type(body[-1]).__name__ == "Expr":
         if ";" not in source or not lazy("muted")(source, body[-1]):
             value = body.pop().value
+    codes = []
     if body:
-        code = compile(tree, name, "exec", AWAIT | future, True)
-        future |= code.co_flags & 0x1FE0000
-        result = eval(code, MAIN)
-        if code.co_flags & 0x80:
-            lazy("wait")(result)
+        codes.append(compile(tree, name, "exec", AWAIT | future, True))
+        future |= codes[0].co_flags & 0x1FE0000
     if value:
         tree = compile("0", name, "eval", 0x400)
         tree.body = value
-        code = compile(tree, name, "eval", AWAIT | future, True)
-        result = eval(code, MAIN)
-        if code.co_flags & 0x80:
-            result = lazy("wait")(result)
-        if result is not None:
-            lazy("show")(result)
+        codes.append(compile(tree, name, "eval", AWAIT | future, True))
+    result = None
+    if codes and (codes[0].co_flags | codes[-1].co_flags) & 0x80:
+        result = lazy("wait")(codes)
+    else:
+        for code in codes:
+            result = eval(code, MAIN)
+    if value and result is not None:
+        lazy("show")(result)
 
 
 def call(source):
