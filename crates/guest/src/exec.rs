@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 /// The longest timeout: a day.
 pub(crate) const TIMEOUT_MS_MAX: u64 = 86_400_000;
 /// The largest output limit.
-const OUTPUT_LIMIT_MAX: u64 = 64 << 20;
+pub(crate) const OUTPUT_LIMIT_MAX: u64 = 64 << 20;
 /// How long output is awaited that descendants may still write after the command has ended.
 const LINGER: Duration = Duration::from_millis(100);
 /// Most bytes of the folder that a shell says it ended in.
@@ -238,7 +238,7 @@ fn launch(
 }
 
 /// The folder that a command starts in: absolute, or below the workspace.
-fn folder(workspace: &Path, cwd: Option<&str>) -> Result<String, Failure> {
+pub(crate) fn folder(workspace: &Path, cwd: Option<&str>) -> Result<String, Failure> {
     let path = match cwd {
         Some("") => return Err(Failure::invalid("cwd is empty")),
         Some(cwd) => workspace.join(cwd),
@@ -279,7 +279,7 @@ fn cwd_number(shell: &str) -> i32 {
 }
 
 /// The command's standard input, and our end of it where there is one.
-fn open_stdin(stdin: &Stdin) -> std::io::Result<(OwnedFd, Option<OwnedFd>)> {
+pub(crate) fn open_stdin(stdin: &Stdin) -> std::io::Result<(OwnedFd, Option<OwnedFd>)> {
     // A null device where there is one: some programs read a pipe that is at its end as if it
     // were data. Opened once.
     static NULL: OnceLock<Option<File>> = OnceLock::new();

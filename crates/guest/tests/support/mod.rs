@@ -215,6 +215,11 @@ pub struct Events {
 }
 
 impl Events {
+    pub fn new(response: http::Response<Incoming>) -> Self {
+        assert!(response.status().is_success());
+        Self { body: response.into_body(), buffer: Vec::new() }
+    }
+
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
