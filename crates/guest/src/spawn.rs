@@ -269,11 +269,12 @@ pub(crate) fn spawn(spawn: Spawn, supervisors: &Arc<Supervisors>) -> Result<Spaw
         fds: spawn.fds.len(),
         keep,
         report: report_writer.as_raw_fd(),
+        // With 0 a core pattern that is a program would still be run; with 1 nothing is.
         limits: [(
             libc::RLIMIT_CORE,
             libc::rlimit {
-                rlim_cur: 0,
-                rlim_max: 0,
+                rlim_cur: 1,
+                rlim_max: 1,
             },
         ); 5],
         limits_set: 1,
