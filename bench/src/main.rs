@@ -30,7 +30,12 @@ struct Row {
 
 impl Row {
     fn new(name: &'static str, against: &'static str, at_most: Option<f64>) -> Self {
-        Self { name, against, at_most, samples: Vec::new() }
+        Self {
+            name,
+            against,
+            at_most,
+            samples: Vec::new(),
+        }
     }
 
     fn quantile(&self, q: f64) -> Duration {
@@ -59,7 +64,9 @@ fn main() -> Result<()> {
         run(Path::new(PYTHON), &["-c", "print(1)"])?;
     }
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let native = Native::new(
         Config {
             state: home.join("state"),
@@ -88,13 +95,17 @@ fn main() -> Result<()> {
         let guest = GuestClient::connect(native.dial(&live.id).await?).await?;
         let health = guest.health().await?;
         memory = idle_memory(&live.id.to_string())?;
-        let one = RunRequest { code: "1+1".into(), ..RunRequest::default() };
+        let one = RunRequest {
+            code: "1+1".into(),
+            ..RunRequest::default()
+        };
         let fine = guest.run("main", &one).await?;
         if fine.end.exit != Exit::Code(0) || health.pid != 1 {
             return Err::<(), Box<dyn Error>>("the REPL does not work".into());
         }
         for round in 0..rounds {
-            bare.samples.push(run(Path::new(PYTHON), &["-c", "print(1)"])?);
+            bare.samples
+                .push(run(Path::new(PYTHON), &["-c", "print(1)"])?);
             whole.samples.push(run(&ringfence, &ours)?);
             if let Some(bwrap) = &bwrap {
                 wrapped.samples.push(run(bwrap, &BWRAP)?);
@@ -135,16 +146,44 @@ fn main() -> Result<()> {
 }
 
 const BWRAP: [&str; 19] = [
-    "--unshare-all", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink",
-    "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--die-with-parent",
-    PYTHON, "-c", "print(1)",
+    "--unshare-all",
+    "--ro-bind",
+    "/usr",
+    "/usr",
+    "--symlink",
+    "usr/bin",
+    "/bin",
+    "--symlink",
+    "usr/lib",
+    "/lib",
+    "--symlink",
+    "usr/lib64",
+    "/lib64",
+    "--proc",
+    "/proc",
+    "--die-with-parent",
+    PYTHON,
+    "-c",
+    "print(1)",
 ];
 
-const DOCKER: [&str; 8] =
-    ["run", "--rm", "--network=none", "--cap-drop=ALL", IMAGE, "python3", "-c", "print(1)"];
+const DOCKER: [&str; 8] = [
+    "run",
+    "--rm",
+    "--network=none",
+    "--cap-drop=ALL",
+    IMAGE,
+    "python3",
+    "-c",
+    "print(1)",
+];
 
 fn plan(native: &Native) -> Result<ringfence_core::Plan> {
-    Ok(resolve(SandboxSpec::default(), Lifetime::Disposable, &native.offers())?)
+    Ok(resolve(
+        SandboxSpec::default(),
+        Lifetime::Disposable,
+        &native.offers(),
+    )?)
 }
 
 fn timed(program: &Path, args: &[&str], home: &Path) -> Result<Duration> {
@@ -161,7 +200,11 @@ fn timed(program: &Path, args: &[&str], home: &Path) -> Result<Duration> {
     let start = Instant::now();
     let status = command.status()?;
     let took = start.elapsed();
-    if status.success() { Ok(took) } else { Err(format!("{program:?} {args:?}: {status}").into()) }
+    if status.success() {
+        Ok(took)
+    } else {
+        Err(format!("{program:?} {args:?}: {status}").into())
+    }
 }
 
 fn private_home() -> Result<PathBuf> {
@@ -189,7 +232,10 @@ fn find(name: &str) -> Option<PathBuf> {
 
 fn has_image(docker: &Path) -> bool {
     let mut inspect = Command::new(docker);
-    inspect.args(["image", "inspect", IMAGE]).stdout(Stdio::null()).stderr(Stdio::null());
+    inspect
+        .args(["image", "inspect", IMAGE])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     inspect.status().is_ok_and(|s| s.success())
 }
 
@@ -221,7 +267,10 @@ fn print(rows: &[Row], memory: u64) -> Result<()> {
             continue;
         }
         let (p50, p99) = (row.quantile(0.5), row.quantile(0.99));
-        let base = rows.iter().find(|r| r.name == row.against).map(|r| r.quantile(0.5));
+        let base = rows
+            .iter()
+            .find(|r| r.name == row.against)
+            .map(|r| r.quantile(0.5));
         let ratio = base.map(|base| p50.as_secs_f64() / base.as_secs_f64());
         let ratio = ratio.map_or(String::new(), |r| format!("{r:.3}"));
         let at_most = row.at_most.map_or(String::new(), |m| m.to_string());
@@ -235,6 +284,9 @@ fn print(rows: &[Row], memory: u64) -> Result<()> {
             row.against,
         )?;
     }
-    writeln!(out, "\nidle guest, private memory: {memory} KiB (at most 4096)")?;
+    writeln!(
+        out,
+        "\nidle guest, private memory: {memory} KiB (at most 4096)"
+    )?;
     Ok(())
 }

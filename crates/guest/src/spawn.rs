@@ -421,7 +421,13 @@ unsafe fn supervise(prepared: &mut Prepared) -> ! {
         let default = [0u64; 8];
         for signal in 1..=64 {
             let old = std::ptr::null_mut::<libc::c_void>();
-            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, 8usize);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                old,
+                8usize,
+            );
         }
         close_all_but(&prepared.keep);
         let (oom, before) = raise_oom_score();

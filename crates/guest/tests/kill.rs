@@ -9,13 +9,22 @@ use support::{Client, Guest, marker, until, with_argument};
 
 /// Starts a job that must survive whatever the test does to others.
 async fn bystander(client: &Client) -> JobInfo {
-    client.job(json!({"command": {"argv": ["cat"]}, "stdin": "stream", "id": "bystander"})).await
+    client
+        .job(json!({"command": {"argv": ["cat"]}, "stdin": "stream", "id": "bystander"}))
+        .await
 }
 
 async fn assert_alive(client: &Client) {
     let info: JobInfo = client.get("/jobs/bystander").await;
     assert_eq!(info.state, JobState::Running);
-    client.send(http::Method::POST, "/jobs/bystander/stdin", None, support::full("ok".into())).await;
+    client
+        .send(
+            http::Method::POST,
+            "/jobs/bystander/stdin",
+            None,
+            support::full("ok".into()),
+        )
+        .await;
     assert_eq!(client.result("bystander").await.stdout.data.text(), "ok");
 }
 
@@ -51,14 +60,21 @@ async fn a_timeout_kills_all_that_the_command_started() {
         .exec_events(json!({"command": {"shell": stubborn(&mark)}, "timeout_ms": 1500}))
         .await;
     let ready = guest.workspace().join(format!("ready-{mark}"));
-    until("all of them run", || ready.exists() && with_argument(&mark).len() == 6).await;
+    until("all of them run", || {
+        ready.exists() && with_argument(&mark).len() == 6
+    })
+    .await;
     let end = loop {
         match events.next().await.unwrap() {
             Event::End(end) => break end,
             _ => continue,
         }
     };
-    assert_eq!(with_argument(&mark), [] as [i32; 0], "gone when the answer comes");
+    assert_eq!(
+        with_argument(&mark),
+        [] as [i32; 0],
+        "gone when the answer comes"
+    );
     assert_eq!(end.exit, Exit::Signal(9));
     let certificate = end.certificate.unwrap();
     assert_eq!(certificate.cause, Cause::WallClock);
@@ -91,8 +107,9 @@ async fn a_client_that_goes_away_ends_its_command() {
     }
     // One stream of a connection that lives on.
     let mark = marker();
-    let mut events =
-        client.exec_events(json!({"command": {"argv": ["sleep", &mark]}})).await;
+    let mut events = client
+        .exec_events(json!({"command": {"argv": ["sleep", &mark]}}))
+        .await;
     events.next().await.unwrap();
     until("it runs", || with_argument(&mark).len() == 1).await;
     drop(events);
@@ -131,7 +148,9 @@ async fn removing_a_job_kills_it() {
     let client = guest.connect().await;
     bystander(&client).await;
     let mark = marker();
-    client.job(json!({"command": {"shell": stubborn(&mark)}, "id": "gone"})).await;
+    client
+        .job(json!({"command": {"shell": stubborn(&mark)}, "id": "gone"}))
+        .await;
     until("all of them run", || with_argument(&mark).len() == 6).await;
     assert_eq!(client.delete("gone").await, 204);
     assert_eq!(with_argument(&mark), [] as [i32; 0]);
@@ -182,7 +201,9 @@ async fn a_command_that_kills_its_supervisor_dies_with_all_it_started() {
     let text = format!(
         "up=$PPID; (while [ ! -e go ]; do sleep 0.01; done; kill -9 $up; sleep {mark}) & sleep {mark} &"
     );
-    client.job(json!({"command": {"shell": text}, "id": "late"})).await;
+    client
+        .job(json!({"command": {"shell": text}, "id": "late"}))
+        .await;
     client.wait("late").await;
     std::fs::write(guest.workspace().join("go"), "").unwrap();
     until("all are gone", || with_argument(&mark).is_empty()).await;
@@ -196,7 +217,9 @@ async fn a_command_that_stops_its_supervisor_still_ends() {
     bystander(&client).await;
     let mark = marker();
     let text = format!("kill -STOP $PPID; sleep {mark}");
-    let result = client.exec(json!({"command": {"shell": text}, "timeout_ms": 300})).await;
+    let result = client
+        .exec(json!({"command": {"shell": text}, "timeout_ms": 300}))
+        .await;
     assert_eq!(result.end.certificate.unwrap().cause, Cause::WallClock);
     assert!(with_argument(&mark).is_empty());
     assert_alive(&client).await;
@@ -206,8 +229,9 @@ async fn a_command_that_stops_its_supervisor_still_ends() {
 async fn a_supervisor_ignores_what_can_be_ignored() {
     let guest = Guest::start().await;
     let client = guest.connect().await;
-    let result =
-        client.shell("for s in HUP INT TERM USR1 ALRM CHLD PIPE; do kill -$s $PPID; done; exit 3").await;
+    let result = client
+        .shell("for s in HUP INT TERM USR1 ALRM CHLD PIPE; do kill -$s $PPID; done; exit 3")
+        .await;
     assert_eq!(result.end.exit, Exit::Code(3));
 }
 
@@ -220,7 +244,10 @@ async fn no_zombies_are_left() {
     }
     let children = format!("/proc/{0}/task/{0}/children", guest.pid());
     until("no children are left", || {
-        std::fs::read_to_string(&children).unwrap().trim().is_empty()
+        std::fs::read_to_string(&children)
+            .unwrap()
+            .trim()
+            .is_empty()
     })
     .await;
 }
@@ -229,11 +256,12 @@ async fn no_zombies_are_left() {
 async fn the_guest_ends_with_its_lifeline_and_takes_all_along() {
     let (reader, writer) = std::io::pipe().unwrap();
     rustix::io::fcntl_setfd(&reader, rustix::io::FdFlags::empty()).unwrap();
-    let mut guest =
-        Guest::start_with(&["--lifeline-fd", &reader.as_raw_fd().to_string()]).await;
+    let mut guest = Guest::start_with(&["--lifeline-fd", &reader.as_raw_fd().to_string()]).await;
     let client = guest.connect().await;
     let mark = marker();
-    client.job(json!({"command": {"shell": stubborn(&mark)}})).await;
+    client
+        .job(json!({"command": {"shell": stubborn(&mark)}}))
+        .await;
     until("all of them run", || with_argument(&mark).len() == 6).await;
     drop(writer);
     let mut status = None;
@@ -275,8 +303,9 @@ async fn as_the_init_of_a_pid_namespace() {
     bystander(&client).await;
     let mark = marker();
     let text = format!("{}\nexit", stubborn(&mark));
-    let result =
-        client.exec(json!({"command": {"shell": text}, "timeout_ms": 1500})).await;
+    let result = client
+        .exec(json!({"command": {"shell": text}, "timeout_ms": 1500}))
+        .await;
     assert_eq!(result.end.certificate.unwrap().cause, Cause::WallClock);
     assert!(with_argument(&mark).is_empty());
     // Killing everybody kills the other supervisors as well, but not the guest.
@@ -284,6 +313,8 @@ async fn as_the_init_of_a_pid_namespace() {
     client.shell("kill -9 -1; echo unreachable?").await;
     assert_eq!(client.shell("echo on").await.stdout.data.text(), "on\n");
     // The memory and descriptors of the init are closed to what it runs.
-    let result = client.exec(json!({"command": {"sh": "ls -l /proc/1/fd 2>&1 | grep -c socket"}})).await;
+    let result = client
+        .exec(json!({"command": {"sh": "ls -l /proc/1/fd 2>&1 | grep -c socket"}}))
+        .await;
     let _ = result;
 }

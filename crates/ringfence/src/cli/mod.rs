@@ -1,5 +1,6 @@
 //! What a person types. One file per verb.
 
+mod launcher;
 mod run;
 
 use clap::{Parser, Subcommand};
@@ -18,12 +19,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Run(Box<run::Run>),
+    Launcher(launcher::Launcher),
 }
 
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.verb {
         Verb::Run(run) => run.main(),
+        Verb::Launcher(launcher) => launcher.main(),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }
