@@ -415,9 +415,12 @@ unsafe fn supervise(prepared: &mut Prepared) -> ! {
     unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"rf-supervisor".as_ptr(), 0, 0, 0);
-        let default: libc::sigaction = std::mem::zeroed();
+        // The kernel's own form of a sigaction, all zero: the default. The C library's wrapper
+        // refuses the two signals that it uses itself, which may be ignored as well.
+        let default = [0u64; 8];
         for signal in 1..=64 {
-            libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+            let old = std::ptr::null_mut::<libc::c_void>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, 8usize);
         }
         close_all_but(&prepared.keep);
         let (oom, before) = raise_oom_score();
