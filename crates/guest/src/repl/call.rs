@@ -85,13 +85,20 @@ pub(super) async fn run(
             continue;
         }
         let result = match fate {
-            Fate::Done(done) => living(process, &job, done, stop, asked, begun),
+            Fate::Done(done) => {
+                let limit = kernel.limits().cpu_seconds.filter(|_| done.out_of_cpu);
+                let stop = stop.or(limit.map(Stop::Cpu));
+                living(process, &job, done, stop, asked, begun)
+            }
             fate => match slot.take() {
                 Some(process) => dead(&guest, &kernel, process, fate, stop, begun).await,
                 None => break,
             },
         };
-        job.finish(JobEnd { certificate: result.certificate.or(before), ..result });
+        job.finish(JobEnd {
+            certificate: result.certificate.or(before),
+            ..result
+        });
         return;
     }
     // Two fresh kernels died before the call reached them.
@@ -170,12 +177,22 @@ async fn dead(
         limits: &limits,
     });
     let (cpu, peak) = ended.map_or((0, 0), |ended| (ended.cpu_us, ended.peak_memory));
-    end(Exit::Lost, elapsed, cpu.saturating_sub(spent_us), peak, Some(certificate))
+    end(
+        Exit::Lost,
+        elapsed,
+        cpu.saturating_sub(spent_us),
+        peak,
+        Some(certificate),
+    )
 }
 
 /// The certificate of a kernel that ended while no call ran.
 async fn lost_between(guest: &Guest, kernel: &Kernel, process: Process) -> Certificate {
-    let fate = if process.at_end() { Fate::Ended } else { Fate::Broken };
+    let fate = if process.at_end() {
+        Fate::Ended
+    } else {
+        Fate::Broken
+    };
     let lost = dead(guest, kernel, process, fate, None, Instant::now()).await;
     certificate::between_calls(lost.certificate.unwrap_or_else(certificate::never_ran))
 }
@@ -209,6 +226,7 @@ impl<'a> Talk<'a> {
     ) -> Self {
         process.calls = process.calls.wrapping_add(1);
         process.outputs.begin(job);
+        job.runs_in(process.pid);
         let number = process.calls;
         Self {
             kernel,
@@ -231,7 +249,10 @@ impl<'a> Talk<'a> {
         let timeout = self.request.timeout_ms.map(Duration::from_millis);
         let deadline = timeout.map(|timeout| self.begun + timeout);
         let cpu = self.request.cpu_seconds.map(|limit| {
-            (limit, self.process.cpu().unwrap_or_default() + Duration::from_secs(limit))
+            (
+                limit,
+                self.process.cpu().unwrap_or_default() + Duration::from_secs(limit),
+            )
         });
         let mut next_tick = cpu.map(|_| self.begun + CPU_TICK);
         let mut interrupts = self.kernel.interrupts.subscribe();
@@ -241,7 +262,11 @@ impl<'a> Talk<'a> {
         let mut rest = &frame[..];
         let fate = loop {
             let limits = [deadline.filter(|_| self.stop.is_none()), next_tick];
-            let wake = limits.into_iter().chain([self.kill_at, self.again_at]).flatten().min();
+            let wake = limits
+                .into_iter()
+                .chain([self.kill_at, self.again_at])
+                .flatten()
+                .min();
             tokio::select! {
                 biased;
                 frame = self.process.exchange(&mut rest) => match frame {
@@ -294,7 +319,10 @@ impl<'a> Talk<'a> {
             }
         };
         if self.results_left_out > 0 {
-            let note = format!("[{} rich results left out: too many]\n", self.results_left_out);
+            let note = format!(
+                "[{} rich results left out: too many]\n",
+                self.results_left_out
+            );
             self.job.push(Stream::Stderr, note.as_bytes());
         }
         fate

@@ -29,7 +29,10 @@ pub(super) fn interrupted(stop: Option<Stop>, elapsed: Duration) -> Certificate 
         limit: None,
         reached: None,
         signal: None,
-        survived: Survived { files: true, variables: true },
+        survived: Survived {
+            files: true,
+            variables: true,
+        },
         next: next.to_owned(),
     };
     match stop {
@@ -50,9 +53,11 @@ pub(super) fn interrupted(stop: Option<Stop>, elapsed: Duration) -> Certificate 
                 "make it cheaper or split the work; the variables are as it left them",
             )
         },
-        Some(Stop::Cancelled | Stop::Closing) => {
-            base(Cause::Cancelled, format!("the call was cancelled: it {kept}"), next)
-        }
+        Some(Stop::Cancelled | Stop::Closing) => base(
+            Cause::Cancelled,
+            format!("the call was cancelled: it {kept}"),
+            next,
+        ),
         None => base(Cause::Cancelled, format!("the call {kept}"), next),
     }
 }
@@ -79,7 +84,9 @@ pub(super) struct Facts<'a> {
 /// The end of a kernel.
 pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
     let status = facts.ended.map(|ended| ended.status);
-    let signal = status.filter(|s| libc::WIFSIGNALED(*s)).map(|s| libc::WTERMSIG(s));
+    let signal = status
+        .filter(|s| libc::WIFSIGNALED(*s))
+        .map(|s| libc::WTERMSIG(s));
     let base = |cause, message: String| Certificate {
         cause,
         ended: Ended::Kernel,
@@ -87,7 +94,10 @@ pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
         limit: None,
         reached: None,
         signal: None,
-        survived: Survived { files: true, variables: false },
+        survived: Survived {
+            files: true,
+            variables: false,
+        },
         next: FRESH.to_owned(),
     };
     let replaced = "could not be interrupted, so its interpreter was killed and the variables \
@@ -113,10 +123,16 @@ pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
             };
         }
         Some(Stop::Cancelled) => {
-            return base(Cause::Cancelled, format!("the call was cancelled; it {replaced}"));
+            return base(
+                Cause::Cancelled,
+                format!("the call was cancelled; it {replaced}"),
+            );
         }
         Some(Stop::Closing) => {
-            return base(Cause::Cancelled, "the interpreter was removed during the call".to_owned());
+            return base(
+                Cause::Cancelled,
+                "the interpreter was removed during the call".to_owned(),
+            );
         }
         None => {}
     }
@@ -128,7 +144,10 @@ pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
     }
     let lost = "the variables are lost";
     let Some(signal) = signal else {
-        let how = match status.filter(|s| libc::WIFEXITED(*s)).map(|s| libc::WEXITSTATUS(s)) {
+        let how = match status
+            .filter(|s| libc::WIFEXITED(*s))
+            .map(|s| libc::WEXITSTATUS(s))
+        {
             Some(code) => format!("exited unexpectedly with status {code}"),
             None => "exited unexpectedly".to_owned(),
         };
@@ -136,7 +155,10 @@ pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
     };
     let certificate = if signal == libc::SIGKILL && facts.out_of_memory {
         let limit = facts.memory_limit.map(bytes);
-        let of = limit.as_ref().map(|limit| format!(" of {limit}")).unwrap_or_default();
+        let of = limit
+            .as_ref()
+            .map(|limit| format!(" of {limit}"))
+            .unwrap_or_default();
         Certificate {
             limit,
             reached: facts.ended.map(|ended| bytes(ended.peak_memory)),
@@ -159,21 +181,40 @@ pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
             Cause::FileSize,
             format!("a file grew past its size limit and the interpreter was killed: {lost}"),
         )
-    } else if [libc::SIGSEGV, libc::SIGABRT, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS]
-        .contains(&signal)
+    } else if [
+        libc::SIGSEGV,
+        libc::SIGABRT,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGSYS,
+    ]
+    .contains(&signal)
     {
         let name = signal_name(signal);
-        base(Cause::Crashed, format!("the interpreter crashed with {name}: {lost}"))
+        base(
+            Cause::Crashed,
+            format!("the interpreter crashed with {name}: {lost}"),
+        )
     } else {
         let name = signal_name(signal);
-        base(Cause::Killed, format!("the interpreter was killed by {name}: {lost}"))
+        base(
+            Cause::Killed,
+            format!("the interpreter was killed by {name}: {lost}"),
+        )
     };
-    Certificate { signal: Some(signal), ..certificate }
+    Certificate {
+        signal: Some(signal),
+        ..certificate
+    }
 }
 
 fn over_cpu(facts: &Facts<'_>) -> bool {
     let used = facts.ended.map_or(0, |ended| ended.cpu_us);
-    facts.limits.cpu_seconds.is_some_and(|limit| used >= limit.saturating_mul(1_000_000))
+    facts
+        .limits
+        .cpu_seconds
+        .is_some_and(|limit| used >= limit.saturating_mul(1_000_000))
 }
 
 /// A kernel that ended while no call ran, told with the call that got a fresh one.
@@ -197,7 +238,10 @@ pub(super) fn cut(output: u64, limit: u64) -> Certificate {
         limit: Some(bytes(limit)),
         reached: Some(bytes(output)),
         signal: None,
-        survived: Survived { files: true, variables: true },
+        survived: Survived {
+            files: true,
+            variables: true,
+        },
         next: "print less, or write to a file and read the part that matters".to_owned(),
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Done {
     pub(crate) status: i32,
     /// Whether an interrupt ended it.
     pub(crate) interrupted: bool,
+    /// Whether that was the kernel's limit on processor time.
+    pub(crate) out_of_cpu: bool,
     pub(crate) cpu_us: u64,
 }
 
@@ -58,9 +60,13 @@ impl Frames {
     /// stays within one frame and one read.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {
         let rest = &self.buffer[self.start..];
-        let Some((head, body)) = rest.split_first_chunk::<5>() else { return Ok(None) };
+        let Some((head, body)) = rest.split_first_chunk::<5>() else {
+            return Ok(None);
+        };
         let [a, b, c, d, kind] = *head;
-        let length = (u32::from_le_bytes([a, b, c, d]) as usize).checked_sub(1).ok_or(Broken)?;
+        let length = (u32::from_le_bytes([a, b, c, d]) as usize)
+            .checked_sub(1)
+            .ok_or(Broken)?;
         let good = match kind {
             b'H' => length <= 64,
             b'S' => length == 4,
@@ -71,7 +77,9 @@ impl Frames {
         if !good {
             return Err(Broken);
         }
-        let Some(body) = body.get(..length) else { return Ok(None) };
+        let Some(body) = body.get(..length) else {
+            return Ok(None);
+        };
         let frame = match kind {
             b'H' => Frame::Hello(String::from_utf8_lossy(body).into_owned()),
             b'S' => Frame::Started(number(body)?),
@@ -99,6 +107,7 @@ fn done(body: &[u8]) -> Option<Frame> {
         call: u32::from_le_bytes(*call),
         status: i32::from_le_bytes(*status),
         interrupted: *flags != 0,
+        out_of_cpu: flags & 2 != 0,
         cpu_us: u64::from_le_bytes(cpu.try_into().ok()?),
     }))
 }
@@ -128,7 +137,10 @@ fn rich(body: &[u8]) -> Option<Rich> {
         data.insert(mime.to_owned(), text);
         rest = more;
     }
-    Some(Rich { kind: kind.to_owned(), data })
+    Some(Rich {
+        kind: kind.to_owned(),
+        data,
+    })
 }
 
 /// Media types that travel as text.
@@ -137,7 +149,10 @@ fn is_text(mime: &str) -> bool {
     mime.starts_with("text/")
         || mime.ends_with("+json")
         || mime.ends_with("+xml")
-        || matches!(mime, "application/json" | "application/javascript" | "application/xml")
+        || matches!(
+            mime,
+            "application/json" | "application/javascript" | "application/xml"
+        )
 }
 
 /// The frame that runs a cell.
@@ -196,11 +211,19 @@ mod tests {
             assert_eq!(found.len(), 4);
             assert_eq!(found[0], Frame::Hello("3.11.2".to_owned()));
             assert_eq!(found[1], Frame::Started(7));
-            let Frame::Rich(rich) = &found[2] else { panic!("{found:?}") };
+            let Frame::Rich(rich) = &found[2] else {
+                panic!("{found:?}")
+            };
             assert_eq!(rich.kind, "display");
             assert_eq!(rich.data["image/png"], "//4=");
             assert_eq!(rich.data["text/html"], "x");
-            let done = Done { call: 7, status: -1, interrupted: true, cpu_us: 42 };
+            let done = Done {
+                call: 7,
+                status: -1,
+                interrupted: true,
+                out_of_cpu: false,
+                cpu_us: 42,
+            };
             assert_eq!(found[3], Frame::Done(done));
         }
     }

@@ -76,7 +76,10 @@ impl Kernel {
     /// Starts a process for it.
     async fn start(&self, guest: &Guest) -> Result<Process, Failure> {
         if *self.closing.borrow() {
-            return Err(Failure::new(Code::NotFound, format!("kernel {} was removed", self.name)));
+            return Err(Failure::new(
+                Code::NotFound,
+                format!("kernel {} was removed", self.name),
+            ));
         }
         let request = locked(&self.state).request.clone();
         let process = Box::pin(Process::start(guest, &request)).await?;
@@ -120,13 +123,19 @@ impl Kernels {
             return Ok(Arc::clone(kernel));
         }
         if all.len() >= KERNELS {
-            return Err(Failure::new(Code::TooMany, format!("there are {KERNELS} kernels already"))
-                .hint("remove one that is no longer needed"));
+            return Err(Failure::new(
+                Code::TooMany,
+                format!("there are {KERNELS} kernels already"),
+            )
+            .hint("remove one that is no longer needed"));
         }
         let kernel = Arc::new(Kernel {
             name: name.to_owned(),
             process: tokio::sync::Mutex::new(None),
-            state: Mutex::new(State { request, ..State::default() }),
+            state: Mutex::new(State {
+                request,
+                ..State::default()
+            }),
             busy: AtomicU32::new(0),
             interrupts: watch::channel(0).0,
             closing: watch::channel(false).0,
@@ -138,7 +147,10 @@ impl Kernels {
     /// Takes it off the list, unless another one has its name by now.
     fn forget(&self, kernel: &Arc<Kernel>) {
         let mut all = locked(&self.all);
-        if all.get(&kernel.name).is_some_and(|known| Arc::ptr_eq(known, kernel)) {
+        if all
+            .get(&kernel.name)
+            .is_some_and(|known| Arc::ptr_eq(known, kernel))
+        {
             all.remove(&kernel.name);
         }
     }
@@ -146,18 +158,25 @@ impl Kernels {
 
 fn check_name(name: &str) -> Result<(), Failure> {
     let good = (1..=64).contains(&name.len())
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
     if good {
         Ok(())
     } else {
-        Err(Failure::invalid("a kernel's name has 1 to 64 letters, digits, _ and -"))
+        Err(Failure::invalid(
+            "a kernel's name has 1 to 64 letters, digits, _ and -",
+        ))
     }
 }
 
 pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -> Answer {
     match (request.method(), rest) {
         (&Method::GET, []) => {
-            let all: Vec<_> = locked(&guest.kernels.all).values().map(|k| k.info()).collect();
+            let all: Vec<_> = locked(&guest.kernels.all)
+                .values()
+                .map(|k| k.info())
+                .collect();
             http::json(&all)
         }
         (&Method::PUT, [name]) => put(guest, name, http::body(request).await?).await,
@@ -172,12 +191,19 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
             run(guest, name, http::body(request).await?, streamed).await
         }
         (&Method::POST, [name, "interrupt"]) => {
-            guest.kernels.get(name)?.interrupts.send_modify(|count| *count = count.wrapping_add(1));
+            guest
+                .kernels
+                .get(name)?
+                .interrupts
+                .send_modify(|count| *count = count.wrapping_add(1));
             http::empty()
         }
         _ => {
             let path = rest.join("/");
-            Err(Failure::new(Code::NotFound, format!("no such route: /kernels/{path}")))
+            Err(Failure::new(
+                Code::NotFound,
+                format!("no such route: /kernels/{path}"),
+            ))
         }
     }
 }
@@ -225,10 +251,17 @@ async fn remove(guest: &Arc<Guest>, kernel: &Arc<Kernel>) {
 async fn run(guest: &Arc<Guest>, name: &str, request: RunRequest, streamed: bool) -> Answer {
     let output_limit = request.output_limit.unwrap_or(OUTPUT_LIMIT);
     if output_limit > OUTPUT_LIMIT_MAX {
-        return Err(Failure::invalid(format!("output_limit is over {OUTPUT_LIMIT_MAX} bytes")));
+        return Err(Failure::invalid(format!(
+            "output_limit is over {OUTPUT_LIMIT_MAX} bytes"
+        )));
     }
-    if request.timeout_ms.is_some_and(|ms| !(1..=TIMEOUT_MS_MAX).contains(&ms)) {
-        return Err(Failure::invalid(format!("timeout_ms is not in 1 to {TIMEOUT_MS_MAX}")));
+    if request
+        .timeout_ms
+        .is_some_and(|ms| !(1..=TIMEOUT_MS_MAX).contains(&ms))
+    {
+        return Err(Failure::invalid(format!(
+            "timeout_ms is not in 1 to {TIMEOUT_MS_MAX}"
+        )));
     }
     if request.cpu_seconds == Some(0) {
         return Err(Failure::invalid("cpu_seconds is 0"));
@@ -236,7 +269,9 @@ async fn run(guest: &Arc<Guest>, name: &str, request: RunRequest, streamed: bool
     let kernel = guest.kernels.get_or_make(name, KernelRequest::default())?;
     let words = request.code.clone();
     let id = request.id.as_deref();
-    let job = guest.jobs.add(id, words, Some(name.to_owned()), output_limit)?;
+    let job = guest
+        .jobs
+        .add(id, words, Some(name.to_owned()), output_limit)?;
     let tie = Tie::new(guest, &job, request.on_disconnect, id.is_some());
     let (sender, started) = oneshot::channel();
     let task = call::run(Arc::clone(guest), kernel, Arc::clone(&job), request, sender);

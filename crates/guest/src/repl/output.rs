@@ -45,7 +45,11 @@ impl Outputs {
             between: Default::default(),
             scratch: vec![0; 64 << 10].into_boxed_slice(),
         };
-        Arc::new(Self { stdout, stderr, sink: Mutex::new(sink) })
+        Arc::new(Self {
+            stdout,
+            stderr,
+            sink: Mutex::new(sink),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Sink> {
@@ -66,7 +70,9 @@ impl Outputs {
 
     async fn pump_one(&self, stream: Stream) {
         loop {
-            let Ok(mut ready) = self.channel(stream).readable().await else { return };
+            let Ok(mut ready) = self.channel(stream).readable().await else {
+                return;
+            };
             match self.drain_one(stream, 64 << 10) {
                 Drained::Empty => ready.clear_ready(),
                 Drained::Full => tokio::task::yield_now().await,
@@ -107,7 +113,10 @@ impl Outputs {
                 job.push(stream, &between.bytes);
             }
             if between.dropped > 0 {
-                let note = format!("\n[{} bytes printed between calls left out]\n", between.dropped);
+                let note = format!(
+                    "\n[{} bytes printed between calls left out]\n",
+                    between.dropped
+                );
                 job.push(stream, note.as_bytes());
             }
         }

@@ -81,8 +81,16 @@ impl Process {
             spawn::nonblocking(stdout).map_err(failed)?,
             spawn::nonblocking(stderr).map_err(failed)?,
         );
-        let argv = ["-u", "-c", BOOT, &CHANNEL.to_string(), &source.len().to_string()];
-        let argv = std::iter::once(python.clone()).chain(argv.map(str::to_owned)).collect();
+        let argv = [
+            "-u",
+            "-c",
+            BOOT,
+            &CHANNEL.to_string(),
+            &source.len().to_string(),
+        ];
+        let argv = std::iter::once(python.clone())
+            .chain(argv.map(str::to_owned))
+            .collect();
         let spawned = spawn::spawn(
             Spawn {
                 argv,
@@ -124,20 +132,34 @@ impl Process {
             }
             Ok(Ok(Some(Frame::Hello(version)))) => Failure::new(
                 Code::Missing,
-                format!("{} is Python {version}: the REPL needs 3.8 or later", process.python),
+                format!(
+                    "{} is Python {version}: the REPL needs 3.8 or later",
+                    process.python
+                ),
             )
             .hint("install a newer Python, or name one as the kernel's `python`"),
             Err(_) => Failure::new(
                 Code::DeadlineExceeded,
-                format!("{} was not ready after {} s", process.python, START_LIMIT.as_secs()),
+                format!(
+                    "{} was not ready after {} s",
+                    process.python,
+                    START_LIMIT.as_secs()
+                ),
             ),
             Ok(_) => {
                 let words = process.outputs.last_words();
                 let failure = Failure::new(
                     Code::Missing,
-                    format!("cannot start {}: it ended before it was ready", process.python),
+                    format!(
+                        "cannot start {}: it ended before it was ready",
+                        process.python
+                    ),
                 );
-                if words.is_empty() { failure } else { failure.hint(words) }
+                if words.is_empty() {
+                    failure
+                } else {
+                    failure.hint(words)
+                }
             }
         };
         process.kill(guest).await;
@@ -186,8 +208,7 @@ impl Process {
 
     /// Whether its channel has ended, with nothing more to read.
     pub(crate) fn at_end(&self) -> bool {
-        self.frames.is_empty()
-            && matches!(self.peek(), Ok(0) | Err(rustix::io::Errno::CONNRESET))
+        self.frames.is_empty() && matches!(self.peek(), Ok(0) | Err(rustix::io::Errno::CONNRESET))
     }
 
     fn peek(&self) -> Result<usize, rustix::io::Errno> {
@@ -211,9 +232,15 @@ impl Process {
         let stat = &bytes[..count];
         let end = stat.iter().rposition(|b| *b == b')')?;
         let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-        let ticks: u64 =
-            rest.split_ascii_whitespace().skip(11).take(4).filter_map(|t| t.parse::<u64>().ok()).sum();
-        Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+        let ticks: u64 = rest
+            .split_ascii_whitespace()
+            .skip(11)
+            .take(4)
+            .filter_map(|t| t.parse::<u64>().ok())
+            .sum();
+        Some(Duration::from_secs_f64(
+            ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+        ))
     }
 
     /// Peak resident bytes so far.
@@ -247,7 +274,10 @@ impl Process {
     }
 
     async fn over(&mut self, guest: &Guest) -> Option<Ended> {
-        let report = tokio::time::timeout(REPORT_LIMIT, self.report.ended()).await.ok().flatten();
+        let report = tokio::time::timeout(REPORT_LIMIT, self.report.ended())
+            .await
+            .ok()
+            .flatten();
         if report.is_none() {
             self.signal(Signal::KILL);
             guest.supervisors.kill_strangers().await;
@@ -275,13 +305,19 @@ impl Drop for Process {
 }
 
 fn is_supported(version: &str) -> bool {
-    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut parts = version
+        .split('.')
+        .map(|part| part.parse::<u32>().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (3, 8)
 }
 
 /// The interpreter that was asked for, or the first one of the search path.
 fn find_python(asked: Option<&str>, env: &[(String, String)]) -> Result<String, Failure> {
-    let path = env.iter().rev().find(|(name, _)| name == "PATH").map_or(DEFAULT_PATH, |(_, v)| v);
+    let path = env
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "PATH")
+        .map_or(DEFAULT_PATH, |(_, v)| v);
     let find = |name: &str| {
         path.split(':')
             .filter(|dir| !dir.is_empty())
