@@ -1,4 +1,5 @@
 //! The persistent Python: values, output, errors, interrupts, and every way to die.
+#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 mod support;
 
 use http::Method;
@@ -468,11 +469,25 @@ async fn processor_time_of_a_kernel_is_limited() {
     let client = guest.connect().await;
     let limits = json!({"limits": {"cpu_seconds": 1}});
     put(&client, "main", limits).await.unwrap();
-    let certificate = run(&client, "while True: pass").await.end.certificate.unwrap();
-    assert_eq!((certificate.cause, certificate.ended), (Cause::Cpu, Ended::Call));
+    let certificate = run(&client, "while True: pass")
+        .await
+        .end
+        .certificate
+        .unwrap();
+    assert_eq!(
+        (certificate.cause, certificate.ended),
+        (Cause::Cpu, Ended::Call)
+    );
     assert_eq!(certificate.limit.as_deref(), Some("1 s"));
-    let certificate = run(&client, "while True: pass").await.end.certificate.unwrap();
-    assert_eq!((certificate.cause, certificate.ended), (Cause::Cpu, Ended::Kernel));
+    let certificate = run(&client, "while True: pass")
+        .await
+        .end
+        .certificate
+        .unwrap();
+    assert_eq!(
+        (certificate.cause, certificate.ended),
+        (Cause::Cpu, Ended::Kernel)
+    );
     assert_eq!(good(&client, "print(1)").await, "1\n");
 }
 
@@ -582,7 +597,10 @@ async fn every_death_has_a_certificate_and_a_successor() {
     let certificate = result.end.certificate.unwrap();
     assert!(certificate.message.contains("SIGSEGV") && certificate.signal == Some(11));
     let text = result.stderr.data.text();
-    assert!(text.contains("Segmentation fault") && text.contains("<cell 3>"), "{text}");
+    assert!(
+        text.contains("Segmentation fault") && text.contains("<cell 3>"),
+        "{text}"
+    );
     died(&client, "import os; os.abort()", Cause::Crashed).await;
     died(&client, "import os; os.kill(os.getpid(), 9)", Cause::Killed).await;
     died(&client, "import os; os.closerange(3, 1000)", Cause::Exited).await;
