@@ -492,6 +492,21 @@ async fn processor_time_of_a_kernel_is_limited() {
 }
 
 #[tokio::test]
+async fn too_much_memory_is_an_exception_where_a_limit_is_set() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    put(&client, "main", json!({"limits": {"data": 256 << 20}}))
+        .await
+        .unwrap();
+    let result = run(&client, "kept = 1\nx = bytearray(1 << 30)").await;
+    assert_eq!(result.end.exit, Exit::Code(1));
+    assert!(err(&result).ends_with("MemoryError\n"), "{}", err(&result));
+    let result = run(&client, "x = []\nwhile True: x.append(bytearray(1 << 20))").await;
+    assert!(err(&result).contains("MemoryError"), "{}", err(&result));
+    assert_eq!(good(&client, "print(kept)").await, "1\n");
+}
+
+#[tokio::test]
 async fn callers_interrupt_and_leave() {
     let guest = Guest::start().await;
     let client = guest.connect().await;
