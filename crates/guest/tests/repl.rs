@@ -507,6 +507,26 @@ async fn too_much_memory_is_an_exception_where_a_limit_is_set() {
 }
 
 #[tokio::test]
+async fn an_oom_kill_is_told_from_others() {
+    // Inherited by the guest: the counter of a cgroup, played by a file.
+    let events = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(events.path(), "oom_kill 0\n").unwrap();
+    let inherited = rustix::io::dup(events.as_file()).unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&inherited).to_string();
+    let guest = Guest::start_with(&["--oom-fd", &number, "--memory-limit", "268435456"]).await;
+    let client = guest.connect().await;
+    let path = events.path().to_str().unwrap();
+    let code =
+        format!("import os\nopen({path:?}, 'w').write('oom_kill 1\\n')\nos.kill(os.getpid(), 9)");
+    let result = died(&client, &code, Cause::Memory).await;
+    assert_eq!(
+        result.end.certificate.unwrap().limit.as_deref(),
+        Some("256 MiB")
+    );
+    died(&client, "import os; os.kill(os.getpid(), 9)", Cause::Killed).await;
+}
+
+#[tokio::test]
 async fn callers_interrupt_and_leave() {
     let guest = Guest::start().await;
     let client = guest.connect().await;
