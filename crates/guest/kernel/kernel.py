@@ -54,10 +54,14 @@ def restore():
     # Whatever the last cell did to its streams and signals, the next one starts clean.
     for fd in 0, 1, 2:
         dup2(kept[fd], fd)
-    for stream in streams:
-        if stream.closed:
-            streams[:] = lazy("reopen")()
+    # First let go of wrappers, which close what they wrap when they go.
     sys.stdin, sys.stdout, sys.stderr = streams
+    try:
+        whole = True not in [stream.closed for stream in streams]
+    except ValueError:  # detached
+        whole = False
+    if not whole:
+        streams[:] = sys.stdin, sys.stdout, sys.stderr = lazy("reopen")()
     for signum in SIGNALS:
         if _signal.getsignal(signum) is not on_signal:
             _signal.signal(signum, on_signal)
@@ -70,6 +74,8 @@ def cell(source):
         raise KeyboardInterrupt
     name = "<cell %d>" % number
     sources[name] = source
+    if len(sources) > 4096:
+        del sources[next(iter(sources))]
     if "linecache" in modules:
         modules["linecache"].cache[name] = len(source), None, source.splitlines(True), name
     tree = compile(source, name, "exec", 0x400 | AWAIT | future, True)
@@ -174,6 +180,12 @@ for name in "sys", "posix", "f", "v", "s":
     del MAIN[name]
 restore()
 put(b"H", sys.version.split()[0].encode())
+try:
+    import faulthandler  # says on stderr where a crash was
+
+    faulthandler.enable(2)
+except Exception:
+    pass
 try:
     serve()
 except OSError:  # the guest is gone

@@ -128,6 +128,11 @@ impl Job {
         state.terminal = terminal;
     }
 
+    /// Says which process runs it; that process is not the job's own.
+    pub(crate) fn runs_in(&self, pid: i32) {
+        self.lock().pid = pid;
+    }
+
     /// Ends the job; the byte counts are filled in here. The first end counts.
     pub(crate) fn finish(&self, mut end: JobEnd) {
         let mut state = self.lock();
@@ -328,9 +333,11 @@ impl List {
             .filter_map(|job| {
                 let state = job.lock();
                 let at = state.end.as_ref()?.1;
+                let rich = state.results.iter().flat_map(|rich| rich.data.values());
+                let rich: u64 = rich.map(|data| data.len() as u64).sum();
                 Some((
                     at,
-                    state.stdout.kept() + state.stderr.kept(),
+                    state.stdout.kept() + state.stderr.kept() + rich,
                     Arc::clone(job),
                 ))
             })

@@ -1,4 +1,5 @@
 //! The persistent Python: values, output, errors, interrupts, and every way to die.
+#![allow(clippy::unwrap_used, reason = "a test that fails here has failed")]
 mod support;
 
 use http::Method;
@@ -343,6 +344,8 @@ async fn what_a_cell_breaks_is_whole_for_the_next() {
         "os.dup2(os.open('/dev/null', os.O_WRONLY), 1)",
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)",
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})",
+        "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')",
+        "kept = sys.stdout.detach(), sys.stderr.detach()",
         "import builtins; del builtins.input",
         "os.chdir('/')",
     ] {
@@ -461,6 +464,69 @@ async fn processor_time_is_limited_per_call() {
 }
 
 #[tokio::test]
+async fn processor_time_of_a_kernel_is_limited() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    let limits = json!({"limits": {"cpu_seconds": 1}});
+    put(&client, "main", limits).await.unwrap();
+    let certificate = run(&client, "while True: pass")
+        .await
+        .end
+        .certificate
+        .unwrap();
+    assert_eq!(
+        (certificate.cause, certificate.ended),
+        (Cause::Cpu, Ended::Call)
+    );
+    assert_eq!(certificate.limit.as_deref(), Some("1 s"));
+    let certificate = run(&client, "while True: pass")
+        .await
+        .end
+        .certificate
+        .unwrap();
+    assert_eq!(
+        (certificate.cause, certificate.ended),
+        (Cause::Cpu, Ended::Kernel)
+    );
+    assert_eq!(good(&client, "print(1)").await, "1\n");
+}
+
+#[tokio::test]
+async fn too_much_memory_is_an_exception_where_a_limit_is_set() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    put(&client, "main", json!({"limits": {"data": 256 << 20}}))
+        .await
+        .unwrap();
+    let result = run(&client, "kept = 1\nx = bytearray(1 << 30)").await;
+    assert_eq!(result.end.exit, Exit::Code(1));
+    assert!(err(&result).ends_with("MemoryError\n"), "{}", err(&result));
+    let result = run(&client, "x = []\nwhile True: x.append(bytearray(1 << 20))").await;
+    assert!(err(&result).contains("MemoryError"), "{}", err(&result));
+    assert_eq!(good(&client, "print(kept)").await, "1\n");
+}
+
+#[tokio::test]
+async fn an_oom_kill_is_told_from_others() {
+    // Inherited by the guest: the counter of a cgroup, played by a file.
+    let events = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(events.path(), "oom_kill 0\n").unwrap();
+    let inherited = rustix::io::dup(events.as_file()).unwrap();
+    let number = std::os::fd::AsRawFd::as_raw_fd(&inherited).to_string();
+    let guest = Guest::start_with(&["--oom-fd", &number, "--memory-limit", "268435456"]).await;
+    let client = guest.connect().await;
+    let path = events.path().to_str().unwrap();
+    let code =
+        format!("import os\nopen({path:?}, 'w').write('oom_kill 1\\n')\nos.kill(os.getpid(), 9)");
+    let result = died(&client, &code, Cause::Memory).await;
+    assert_eq!(
+        result.end.certificate.unwrap().limit.as_deref(),
+        Some("256 MiB")
+    );
+    died(&client, "import os; os.kill(os.getpid(), 9)", Cause::Killed).await;
+}
+
+#[tokio::test]
 async fn callers_interrupt_and_leave() {
     let guest = Guest::start().await;
     let client = guest.connect().await;
@@ -565,6 +631,11 @@ async fn every_death_has_a_certificate_and_a_successor() {
     .await;
     let certificate = result.end.certificate.unwrap();
     assert!(certificate.message.contains("SIGSEGV") && certificate.signal == Some(11));
+    let text = result.stderr.data.text();
+    assert!(
+        text.contains("Segmentation fault") && text.contains("<cell 3>"),
+        "{text}"
+    );
     died(&client, "import os; os.abort()", Cause::Crashed).await;
     died(&client, "import os; os.kill(os.getpid(), 9)", Cause::Killed).await;
     died(&client, "import os; os.closerange(3, 1000)", Cause::Exited).await;

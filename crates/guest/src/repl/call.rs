@@ -85,7 +85,11 @@ pub(super) async fn run(
             continue;
         }
         let result = match fate {
-            Fate::Done(done) => living(process, &job, done, stop, asked, begun),
+            Fate::Done(done) => {
+                let limit = kernel.limits().cpu_seconds.filter(|_| done.out_of_cpu);
+                let stop = stop.or(limit.map(Stop::Cpu));
+                living(process, &job, done, stop, asked, begun)
+            }
             fate => match slot.take() {
                 Some(process) => dead(&guest, &kernel, process, fate, stop, begun).await,
                 None => break,
@@ -222,6 +226,7 @@ impl<'a> Talk<'a> {
     ) -> Self {
         process.calls = process.calls.wrapping_add(1);
         process.outputs.begin(job);
+        job.runs_in(process.pid);
         let number = process.calls;
         Self {
             kernel,

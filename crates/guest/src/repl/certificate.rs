@@ -250,3 +250,45 @@ pub(super) fn cut(output: u64, limit: u64) -> Certificate {
 fn short(limit: Duration) -> String {
     seconds(limit).replace(' ', "")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_of_a_kernel_has_its_cause() {
+        let limits = ProcessLimits {
+            cpu_seconds: Some(2),
+            ..ProcessLimits::default()
+        };
+        let of = |status, out_of_memory, stop| {
+            let ended = spawn::Ended {
+                status,
+                left: false,
+                cpu_us: 1_000_000,
+                peak_memory: 300 << 20,
+            };
+            of_kernel(&Facts {
+                stop,
+                broken: false,
+                ended: Some(ended),
+                elapsed: Duration::from_secs(3),
+                out_of_memory,
+                memory_limit: Some(256 << 20),
+                limits: &limits,
+            })
+        };
+        let memory = of(9, true, None);
+        assert_eq!((memory.cause, memory.signal), (Cause::Memory, Some(9)));
+        assert_eq!(memory.limit.as_deref(), Some("256 MiB"));
+        assert_eq!(of(9, false, None).cause, Cause::Killed);
+        assert_eq!(of(11, true, None).cause, Cause::Crashed);
+        assert_eq!(of(24, false, None).cause, Cause::Cpu);
+        assert_eq!(of(25, false, None).cause, Cause::FileSize);
+        assert_eq!(of(3 << 8, false, None).cause, Cause::Exited);
+        let timeout = of(9, true, Some(Stop::Timeout(Duration::from_secs(2))));
+        assert_eq!(timeout.cause, Cause::WallClock);
+        assert!(timeout.message.contains("timed out after 2s"), "{timeout}");
+        assert!(!timeout.survived.variables && timeout.survived.files);
+    }
+}

@@ -27,6 +27,8 @@ pub(crate) struct Done {
     pub(crate) status: i32,
     /// Whether an interrupt ended it.
     pub(crate) interrupted: bool,
+    /// Whether that was the kernel's limit on processor time.
+    pub(crate) out_of_cpu: bool,
     pub(crate) cpu_us: u64,
 }
 
@@ -105,6 +107,7 @@ fn done(body: &[u8]) -> Option<Frame> {
         call: u32::from_le_bytes(*call),
         status: i32::from_le_bytes(*status),
         interrupted: *flags != 0,
+        out_of_cpu: flags & 2 != 0,
         cpu_us: u64::from_le_bytes(cpu.try_into().ok()?),
     }))
 }
@@ -218,6 +221,7 @@ mod tests {
                 call: 7,
                 status: -1,
                 interrupted: true,
+                out_of_cpu: false,
                 cpu_us: 42,
             };
             assert_eq!(found[3], Frame::Done(done));

@@ -1,5 +1,5 @@
 //! A real guest process, and a client that speaks to it.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses a part")]
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
@@ -90,7 +90,13 @@ impl Drop for Guest {
     fn drop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.process);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.process.wait();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while matches!(self.process.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                let _ = self.process.kill();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -88,9 +88,7 @@ impl Answer {
 
 fn guest() -> (tempfile::TempDir, Arc<Guest>) {
     let folder = tempfile::tempdir().unwrap();
-    let guest = Guest::new(Config {
-        workspace: folder.path().to_owned(),
-    });
+    let guest = Guest::new(Config::new(folder.path()));
     (folder, guest)
 }
 
