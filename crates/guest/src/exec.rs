@@ -221,7 +221,7 @@ fn launch(
         env,
         cwd,
         fds,
-        limits: exec.limits,
+        limits: guest.within_limits(exec.limits),
         terminal,
     };
     let spawned = spawn::spawn(what, &guest.supervisors)?;

@@ -152,6 +152,7 @@ fn run() -> Result<(), String> {
         init: true,
         oom_events: oom.map(|fd| Arc::new(File::from(fd))),
         memory_limit: arguments.memory_limit,
+        open_files: arguments.open_files,
         env: std::env::vars_os()
             .filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)))
             .collect(),

@@ -7,7 +7,7 @@ use crate::tree::Supervisors;
 use crate::{exec, files, repl};
 use ::http::Method;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ringfence_proto::{Code, Failure, Health, PROTOCOL};
+use ringfence_proto::{Code, Failure, Health, PROTOCOL, ProcessLimits};
 use std::convert::Infallible;
 use std::fs::File;
 use std::path::PathBuf;
@@ -25,6 +25,8 @@ pub struct Config {
     pub oom_events: Option<Arc<File>>,
     /// The sandbox's memory limit in bytes, for certificates.
     pub memory_limit: Option<u64>,
+    /// Descriptors that each process of a command or kernel may have open, at most.
+    pub open_files: Option<u64>,
     /// The environment of commands, before what a request adds.
     pub env: Vec<(String, String)>,
 }
@@ -37,6 +39,7 @@ impl Config {
             init: false,
             oom_events: None,
             memory_limit: None,
+            open_files: None,
             env: Vec::new(),
         }
     }
@@ -62,6 +65,13 @@ impl Guest {
             oom: OomCounter::new(config.oom_events.clone()),
             config,
         })
+    }
+
+    /// What was asked for, within what the sandbox allows.
+    pub(crate) fn within_limits(&self, mut asked: ProcessLimits) -> ProcessLimits {
+        let both = asked.open_files.into_iter().chain(self.config.open_files);
+        asked.open_files = both.min();
+        asked
     }
 
     /// Kills every process below this one, and comes back when all of them are gone.

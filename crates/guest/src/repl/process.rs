@@ -97,7 +97,7 @@ impl Process {
                 env,
                 cwd,
                 fds: vec![(stdin, 0), (out, 1), (err, 2), (theirs.into(), CHANNEL)],
-                limits: request.limits.clone(),
+                limits: guest.within_limits(request.limits.clone()),
                 terminal: false,
             },
             &guest.supervisors,
