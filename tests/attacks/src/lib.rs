@@ -1,0 +1,448 @@
+//! What the attacks share: a probe is one Python text that runs outside, where it must succeed,
+//! and inside, where it must not.
+// The tests' one place that reads the environment.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// An ordinary user that no host has.
+pub const ORDINARY: u32 = 12345;
+
+const PRELUDE: &str = include_str!("prelude.py");
+const PYTHON: &str = "/usr/bin/python3";
+
+/// Who starts the sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    Root,
+    User,
+}
+
+/// Makes two tests of an attack: on a sandbox of root, and on one of an ordinary user.
+#[macro_export]
+macro_rules! as_both {
+    ($($(#[$doc:meta])* fn $name:ident($host:ident) $body:block)*) => {$(
+        $(#[$doc])*
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+
+            fn attack($host: ringfence_tests::Host) $body
+
+            #[test]
+            fn root() {
+                attack(ringfence_tests::Host::new(ringfence_tests::Who::Root));
+            }
+
+            #[test]
+            fn user() {
+                attack(ringfence_tests::Host::new(ringfence_tests::Who::User));
+            }
+        }
+    )*};
+}
+
+/// The program under test: `RINGFENCE_BIN`, or the one beside this test, built if it is missing.
+pub fn ringfence() -> PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        if let Some(path) = std::env::var_os("RINGFENCE_BIN") {
+            return path.into();
+        }
+        let test = std::env::current_exe().expect("the path of this test");
+        let folder = test.ancestors().nth(2).expect("a target folder");
+        let path = folder.join("ringfence");
+        if !path.exists() {
+            let status = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+                .args(["build", "--package", "ringfence"])
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .status()
+                .expect("run cargo");
+            assert!(status.success(), "cannot build ringfence");
+        }
+        path
+    })
+    .clone()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A place of its own on the host, from which sandboxes are started.
+pub struct Host {
+    pub who: Who,
+    folder: TempDir,
+    program: PathBuf,
+}
+
+impl Host {
+    pub fn new(who: Who) -> Self {
+        assert!(
+            who == Who::User || is_root(),
+            "this attacks a sandbox of root: run the tests as root (attacks on those of an \
+             ordinary user run as anybody)"
+        );
+        // Not /tmp: that is often a file system of its own, and some attacks need links to work.
+        let folder = tempfile::Builder::new()
+            .prefix("rf-attack-")
+            .tempdir_in("/var/tmp")
+            .expect("a folder");
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(folder.path(), open.clone()).expect("open the folder");
+        // The target folder may lie where an ordinary user can't go.
+        let program = folder.path().join("ringfence");
+        if fs::hard_link(ringfence(), &program).is_err() {
+            fs::copy(ringfence(), &program).expect("copy ringfence");
+        }
+        fs::set_permissions(&program, open).expect("open the program");
+        let host = Self {
+            who,
+            folder,
+            program,
+        };
+        for name in ["home", "state", "cache"] {
+            host.owned_folder(name);
+        }
+        host
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A folder of whoever starts the sandbox.
+    pub fn owned_folder(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir(&path).expect("make a folder");
+        if self.who == Who::User && is_root() {
+            chown(&path, Some(ORDINARY), Some(ORDINARY)).expect("give a folder away");
+        }
+        path
+    }
+
+    /// A file that anybody on the host can read, and what it holds.
+    pub fn secret(&self) -> (PathBuf, String) {
+        let text = format!("secret-{}", unique());
+        let path = self.path("secret");
+        fs::write(&path, &text).expect("write the secret");
+        (path, text)
+    }
+
+    /// Lets a command run as who starts the sandboxes here, with an environment of its own.
+    pub fn own(&self, command: &mut Command) {
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+            .env("HOME", self.path("home"))
+            .env("RINGFENCE_STATE_DIR", self.path("state"))
+            .env("RINGFENCE_CACHE_DIR", self.path("cache"))
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        if self.who == Who::User && is_root() {
+            command.uid(ORDINARY).gid(ORDINARY);
+        }
+    }
+
+    /// `ringfence run` with these options and this code.
+    pub fn sandbox(&self, options: &[&str], code: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        self.own(&mut command);
+        let code = format!("{}{code}", given(args));
+        command.arg("run").args(options).args(["-c", &code]);
+        command
+    }
+
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Runs code inside and waits for the end.
+    pub fn run(&self, options: &[&str], code: &str, args: &[&str]) -> Output {
+        finish(&mut self.sandbox(options, code, args))
+    }
+
+    /// Runs a probe inside.
+    pub fn inside(&self, options: &[&str], probe: &str, args: &[&str]) -> Answer {
+        Answer::of(&self.run(options, &script(probe), args))
+    }
+
+    /// The control: the same probe on the host, as the one who runs the tests.
+    pub fn outside(&self, probe: &str, args: &[&str]) -> Answer {
+        self.outside_by(&[], probe, args)
+    }
+
+    /// The control, started by another program such as `unshare`.
+    pub fn outside_by(&self, starter: &[&str], probe: &str, args: &[&str]) -> Answer {
+        let mut words: Vec<&str> = starter.to_vec();
+        let code = whole(probe, args);
+        words.extend([PYTHON, "-c", &code]);
+        let mut command = Command::new(words[0]);
+        command
+            .args(&words[1..])
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        Answer::of(&finish(&mut command))
+    }
+
+    /// Ids that have a folder now.
+    pub fn states(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("state")).expect("read the state folder");
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect()
+    }
+}
+
+/// The arguments, as the first line of a text in Python.
+fn given(args: &[&str]) -> String {
+    format!("ARGS = {}\n", serde_json::Value::from(args))
+}
+
+/// A probe with its arguments and what it needs, for a Python of the host.
+pub fn whole(probe: &str, args: &[&str]) -> String {
+    format!("{}{}", given(args), script(probe))
+}
+
+/// A probe with what it needs.
+pub fn script(probe: &str) -> String {
+    format!("{PRELUDE}{probe}")
+}
+
+/// Runs a command to its end, which must come soon.
+pub fn finish(command: &mut Command) -> Output {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("start a command");
+    let pid = rustix::process::Pid::from_child(&child);
+    let (done, ended) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        if ended.recv_timeout(Duration::from_secs(90))
+            == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    });
+    let output = child.wait_with_output().expect("wait for a command");
+    let _ = done.send(());
+    watch.join().expect("the watch");
+    output
+}
+
+/// What one attempt of a probe came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Reached(String),
+    /// The errno's name, or a word of the probe's own.
+    Denied(String),
+}
+
+impl Verdict {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(what) = text.strip_prefix("REACHED") {
+            return Some(Self::Reached(what.trim().to_owned()));
+        }
+        let rest = text.strip_prefix("DENIED ")?;
+        Some(Self::Denied(rest.split(' ').next()?.to_owned()))
+    }
+}
+
+/// What a probe said.
+#[derive(Debug)]
+pub struct Answer {
+    pub verdict: Option<Verdict>,
+    pub rows: BTreeMap<String, Verdict>,
+    pub whole: String,
+}
+
+impl Answer {
+    pub fn of(output: &Output) -> Self {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut answer = Self {
+            verdict: None,
+            rows: BTreeMap::new(),
+            whole: format!(
+                "{text}\n{}\n{}",
+                String::from_utf8_lossy(&output.stderr),
+                output.status
+            ),
+        };
+        for line in text.lines() {
+            let line = line.trim_end_matches('\r');
+            if let Some(rest) = line.strip_prefix("VERDICT ") {
+                answer.verdict = Verdict::parse(rest);
+            } else if let Some((name, rest)) =
+                line.strip_prefix("ROW ").and_then(|r| r.split_once(' '))
+                && let Some(verdict) = Verdict::parse(rest)
+            {
+                answer.rows.insert(name.to_owned(), verdict);
+            }
+        }
+        answer
+    }
+
+    #[track_caller]
+    pub fn reached(&self) -> &Self {
+        assert!(
+            matches!(self.verdict, Some(Verdict::Reached(_))),
+            "the control does not work, so a denial would prove nothing:\n{}",
+            self.whole
+        );
+        self
+    }
+
+    #[track_caller]
+    pub fn denied(&self, errors: &[&str]) -> &Self {
+        match &self.verdict {
+            Some(Verdict::Denied(error)) if errors.contains(&error.as_str()) => self,
+            Some(Verdict::Reached(what)) => panic!("the attack worked: {what}\n{}", self.whole),
+            other => panic!(
+                "{other:?} is not one of {errors:?}, so the probe is broken:\n{}",
+                self.whole
+            ),
+        }
+    }
+
+    /// Every row was reached: a control.
+    #[track_caller]
+    pub fn all_reached(&self) -> &Self {
+        assert!(!self.rows.is_empty(), "no rows:\n{}", self.whole);
+        for (name, verdict) in &self.rows {
+            assert!(
+                matches!(verdict, Verdict::Reached(_)),
+                "control of {name}: {verdict:?}"
+            );
+        }
+        self
+    }
+
+    /// Every row of the control was denied here.
+    #[track_caller]
+    pub fn all_denied(&self, control: &Self, errors: &[&str]) {
+        for name in control.rows.keys() {
+            match self.rows.get(name) {
+                Some(Verdict::Denied(error)) if errors.contains(&error.as_str()) => {}
+                Some(Verdict::Reached(what)) => panic!("the attack {name} worked: {what}"),
+                other => panic!("{name}: {other:?} is not {errors:?}\n{}", self.whole),
+            }
+        }
+    }
+
+    /// Every row was denied by this error here, and outside ended in any other way: which shows
+    /// that it is the sandbox's error, where a whole success outside can't be had.
+    #[track_caller]
+    pub fn denied_unlike(&self, control: &Self, error: &str) {
+        assert!(!control.rows.is_empty(), "no rows:\n{}", control.whole);
+        for (name, outside) in &control.rows {
+            let here = Verdict::Denied(error.to_owned());
+            assert_ne!(*outside, here, "the control of {name} shows nothing");
+            assert_eq!(self.rows.get(name), Some(&here), "{name}\n{}", self.whole);
+        }
+    }
+}
+
+/// A text that nothing else on this machine holds.
+pub fn unique() -> String {
+    let mut bytes = [0u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).expect("random");
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Process ids on the host whose command line holds this text.
+pub fn processes_with(text: &str) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("read /proc");
+    let own = std::process::id() as i32;
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid != own)
+        .filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.windows(text.len()).any(|w| w == text.as_bytes())
+        })
+        .collect()
+}
+
+#[track_caller]
+pub fn assert_gone(text: &str) {
+    let left = processes_with(text);
+    assert!(left.is_empty(), "processes are left: {left:?}");
+}
+
+/// Waits for a state, and fails if it does not come.
+#[track_caller]
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Folders of these sandboxes that are left in any cgroup hierarchy.
+pub fn cgroups_of(ids: &[String]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut look = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = look.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|t| t.is_dir()) {
+                continue;
+            }
+            let name = entry.file_name();
+            if ids.iter().any(|id| name.to_str() == Some(id)) {
+                found.push(entry.path());
+            }
+            look.push(entry.path());
+        }
+    }
+    found
+}
+
+/// A process that ends with the test.
+pub struct Running(pub Child);
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        Self(command.spawn().expect("start a process"))
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// Reads lines from its output until one is this.
+    pub fn wait_for_line(&mut self, line: &str) {
+        use std::io::BufRead as _;
+        let output = self.0.stdout.take().expect("its output");
+        let mut reader = std::io::BufReader::new(output);
+        let mut text = String::new();
+        loop {
+            text.clear();
+            let read = reader.read_line(&mut text).expect("read its output");
+            assert!(read > 0, "it ended before it said {line}");
+            if text.trim() == line {
+                break;
+            }
+        }
+        self.0.stdout = Some(reader.into_inner());
+    }
+
+    pub fn say(&mut self, line: &str) {
+        let input = self.0.stdin.as_mut().expect("its input");
+        writeln!(input, "{line}").expect("write to it");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

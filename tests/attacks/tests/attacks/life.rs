@@ -1,0 +1,188 @@
+//! Outliving the time limit, the sandbox, and whoever started it.
+
+use ringfence_tests::{
+    Host, Running, as_both, cgroups_of, processes_with, script, unique, wait_until,
+};
+use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Leaves behind what is hard to find: in sessions of their own, deaf to signals, forking on.
+const STAY: &str = r#"
+def stay(depth):
+    if os.fork() == 0:
+        os.setsid()
+        for number in (1, 2, 13, 15):
+            signal.signal(number, signal.SIG_IGN)
+        if depth:
+            stay(depth - 1)
+            os._exit(0)
+        end = time.time() + 60
+        while time.time() < end:
+            if os.fork() == 0:
+                time.sleep(0.05)
+                os._exit(0)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+            time.sleep(0.02)
+        os._exit(0)
+stay(0); stay(1); stay(2)
+print("ready", flush=True)
+"#;
+
+fn staying(then: &str) -> String {
+    script(&format!("{STAY}{then}\n"))
+}
+
+/// Nothing is left of any sandbox of this host after one more has run.
+fn assert_clean(host: &Host, marks: &[String], ids: &[String]) {
+    // A creation that was cut off before its record is told by its age alone.
+    for id in host.states() {
+        let folder = host.path("state").join(&id);
+        if !folder.join("sandbox.json").exists() {
+            let touched = std::process::Command::new("touch")
+                .args(["-d", "-10 minutes"])
+                .arg(&folder)
+                .status()
+                .unwrap();
+            assert!(touched.success());
+        }
+    }
+    let output = host.run(&[], "print('clean')", &[]);
+    assert_eq!(output.stdout, b"clean\n", "{output:?}");
+    assert_eq!(
+        host.states(),
+        Vec::<String>::new(),
+        "state folders are left"
+    );
+    assert_eq!(
+        cgroups_of(ids),
+        Vec::<std::path::PathBuf>::new(),
+        "cgroups are left"
+    );
+    for mark in marks.iter().chain(ids) {
+        ringfence_tests::assert_gone(mark);
+    }
+    let here = host.path("").display().to_string();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let left: Vec<&str> = mounts
+        .lines()
+        .filter(|l| l.contains(here.trim_end_matches('/')))
+        .collect();
+    assert_eq!(left, Vec::<&str>::new(), "mounts are left");
+    for device in std::fs::read_dir("/sys/block").unwrap() {
+        let file = device.unwrap().path().join("loop/backing_file");
+        let backing = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(
+            !backing.contains(here.trim_end_matches('/')),
+            "a loop device is left: {backing}"
+        );
+    }
+}
+
+as_both! {
+    fn outlive_the_timeout(host) {
+        let mark = unique();
+        let code = staying("time.sleep(60)");
+        let mut command = host.sandbox(&["--timeout", "2"], &code, &[&mark]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let start = Instant::now();
+        let mut run = Running::start(&mut command);
+        run.wait_for_line("ready");
+        // The control: while they live, they are seen from here (the launcher is one of them).
+        assert!(processes_with(&mark).len() >= 4, "{:?}", processes_with(&mark));
+        let status = run.0.wait().unwrap();
+        assert_eq!(status.code(), Some(124));
+        assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+        ringfence_tests::assert_gone(&mark);
+    }
+
+    /// The command itself has ended; what it left behind goes with the sandbox.
+    fn outlive_the_sandbox(host) {
+        let mark = unique();
+        let output = host.run(&[], &staying(""), &[&mark]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        ringfence_tests::assert_gone(&mark);
+        assert_eq!(host.states(), Vec::<String>::new());
+    }
+
+    /// Nobody is left to end the sandbox.
+    fn outlive_a_killed_launcher(host) {
+        let mark = unique();
+        // The guest is kept busy meanwhile, so that its own goodwill is not what is tested.
+        let busy = "[os.fork() or [0 for _ in iter(int, 1)] for _ in range(20)]\ntime.sleep(60)";
+        let mut command = host.sandbox(&[], &staying(busy), &[&mark]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut run = Running::start(&mut command);
+        run.wait_for_line("ready");
+        assert!(processes_with(&mark).len() >= 4);
+        let ids = host.states();
+        assert_eq!(ids.len(), 1);
+        run.0.kill().unwrap();
+        run.0.wait().unwrap();
+        wait_until("the sandbox ends with its launcher", || {
+            processes_with(&mark).is_empty() && processes_with(&ids[0]).is_empty()
+        });
+        assert_clean(&host, &[mark], &ids);
+    }
+
+    /// 200 creations; of most, the launcher or the guest is killed at a random moment.
+    fn killed_at_any_moment(host) {
+        const RUNS: u32 = 200;
+        let work = host.owned_folder("work");
+        let folder = format!("{}:rw", work.display());
+        let mark = unique();
+        let seen: Mutex<BTreeSet<String>> = Mutex::default();
+        let started = AtomicU32::new(0);
+        let killed = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| loop {
+                    let number = started.fetch_add(1, Ordering::Relaxed);
+                    if number >= RUNS {
+                        break;
+                    }
+                    // Spread over the time that a whole run takes, by the number.
+                    let delay = Duration::from_micros(u64::from(number) * 7919 % 60_000);
+                    let options: &[&str] =
+                        if number % 2 == 0 { &["--workspace", &folder] } else { &[] };
+                    let mut command =
+                        host.sandbox(options, "import time; time.sleep(0.02)", &[&mark]);
+                    command.stdout(Stdio::null()).stderr(Stdio::null());
+                    let mut run = Running::start(&mut command);
+                    // A moment is what this is about, not a state.
+                    std::thread::sleep(delay);
+                    let ids = host.states();
+                    if number % 3 == 2 {
+                        for id in &ids {
+                            for pid in processes_with(id) {
+                                let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                                let kill = rustix::process::Signal::KILL;
+                                let _ = rustix::process::kill_process(pid, kill);
+                            }
+                        }
+                    } else if run.0.try_wait().unwrap().is_none() {
+                        killed.fetch_add(1, Ordering::Relaxed);
+                        run.0.kill().unwrap();
+                    }
+                    seen.lock().unwrap().extend(ids);
+                    let end = Instant::now() + Duration::from_secs(30);
+                    while run.0.try_wait().unwrap().is_none() {
+                        assert!(Instant::now() < end, "a launcher whose guest was killed hangs");
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                });
+            }
+        });
+        assert!(killed.load(Ordering::Relaxed) > RUNS / 4, "too few were killed: {killed:?}");
+        let ids: Vec<String> = seen.into_inner().unwrap().into_iter().collect();
+        assert!(ids.len() > RUNS as usize / 4, "too few were made: {}", ids.len());
+        wait_until("all end", || processes_with(&mark).is_empty());
+        assert_clean(&host, &[mark], &ids);
+    }
+}

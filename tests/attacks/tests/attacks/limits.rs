@@ -1,0 +1,135 @@
+//! Using up what others need too. Bounded in count and time, also where nothing holds it.
+
+use ringfence_tests::{Who, as_both, script};
+
+as_both! {
+    fn fork_bomb(host) {
+        let probe = r#"
+def bomb():
+    children = []
+    try:
+        for _ in range(150):
+            pid = os.fork()
+            if pid == 0:
+                time.sleep(100)
+                os._exit(0)
+            children.append(pid)
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+    return len(children)
+judge(bomb)
+"#;
+        host.outside(probe, &[]).reached();
+        host.inside(&["--pids", "64"], probe, &[]).denied(&["EAGAIN"]);
+        host.inside(&["--pids", "256"], probe, &[]).reached();
+    }
+
+    /// One that takes all the memory it may have ends, and the sandbox beside it does not.
+    fn memory_bomb(host) {
+        let bomb = r#"
+def bomb():
+    try:
+        held = bytearray(400 << 20)
+    except MemoryError:
+        raise Denied("MEMORY")
+    return len(held)
+judge(bomb)
+"#;
+        let mut beside = host.sandbox(&[], "print('ready', flush=True); input(); print('alive')", &[]);
+        beside.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut beside = ringfence_tests::Running::start(&mut beside);
+        beside.wait_for_line("ready");
+        host.outside(bomb, &[]).reached();
+        let options = ["--memory", "128m", "--prefer"];
+        let output = host.run(&options, &script(bomb), &[]);
+        let answer = ringfence_tests::Answer::of(&output);
+        // With a cgroup the kernel ends it; without one it can't get the memory.
+        match host.who {
+            Who::Root => assert_eq!(output.status.code(), Some(137), "{}", answer.whole),
+            Who::User if output.status.code() == Some(137) => {}
+            Who::User => drop(answer.denied(&["MEMORY"])),
+        }
+        beside.say("go");
+        beside.wait_for_line("alive");
+    }
+
+    fn fill_the_disk(host) {
+        let probe = r#"
+def fill(folder):
+    path = folder + "/big"
+    try:
+        with open(path, "wb") as f:
+            for _ in range(32):
+                f.write(bytes(1 << 20))
+    finally:
+        os.unlink(path)
+judge_all(**{k: (lambda f=f: fill(f)) for k, f in zip(("workspace", "tmp", "shm"), ARGS)})
+"#;
+        let folder = host.owned_folder("work");
+        let at = folder.to_str().unwrap();
+        let control = host.outside(probe, &[at, at, at]);
+        let options = ["--workspace-size", "16m", "--tmp-size", "16m"];
+        host.inside(&options, probe, &["/workspace", "/tmp", "/dev/shm"])
+            .all_denied(control.all_reached(), &["ENOSPC"]);
+        let options = ["--file-size", "16m"];
+        host.inside(&options, probe, &["/workspace", "/tmp", "/dev/shm"])
+            .all_denied(&control, &["EFBIG"]);
+    }
+
+    /// Far more files than any work needs, each empty: sizes alone don't hold that.
+    fn a_million_files(host) {
+        let probe = r#"
+def fill():
+    made = 0
+    for folder in ARGS:
+        os.chdir(folder)
+        for i in range(250_000):
+            os.mknod(str(i))
+            made += 1
+    return made
+judge(fill)
+"#;
+        // The control has a file system in memory, too, but one without a limit.
+        let folder = host.owned_folder("files");
+        let mount = format!("mount -t tmpfs -o nr_inodes=0 none {} && exec \"$0\" \"$@\"", folder.display());
+        let starter = ["unshare", "-m", "/bin/sh", "-c", &mount];
+        host.outside_by(&starter, probe, &[folder.to_str().unwrap()]).reached();
+        host.inside(&[], probe, &["/workspace"]).denied(&["ENOSPC"]);
+    }
+
+    fn output_flood(host) {
+        let code = "import os\nfor _ in range(32): os.write(1, b'x' * (1 << 20))";
+        let output = host.run(&["--output", "1m"], code, &[]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(output.stdout.len(), 1 << 20);
+        // All of it arrives where the limit is higher.
+        let output = host.run(&["--output", "64m"], code, &[]);
+        assert_eq!(output.stdout.len(), 32 << 20);
+    }
+
+    fn open_files(host) {
+        let probe = r#"
+def fill():
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(600)]
+    return len(held)
+judge(fill)
+"#;
+        host.outside(probe, &[]).reached();
+        host.inside(&["--open-files", "128"], probe, &[]).denied(&["EMFILE"]);
+    }
+
+    /// Messages and shared memory of the sandbox's own, not of the host.
+    fn locked_memory(host) {
+        let probe = r#"
+def lock():
+    held = ctypes.create_string_buffer(16 << 20)
+    if libc.mlock(held, len(held)):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+judge(lock)
+"#;
+        host.outside(probe, &[]).reached();
+        host.inside(&[], probe, &[]).denied(&["ENOMEM", "EPERM"]);
+    }
+}

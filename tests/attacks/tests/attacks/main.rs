@@ -1,0 +1,11 @@
+//! Attacks on the native sandbox, from inside. Each runs on a sandbox of root and on one of an
+//! ordinary user, and has a control: the same probe, outside, succeeds.
+
+mod between;
+mod calls;
+mod files;
+mod guest;
+mod life;
+mod limits;
+mod network;
+mod processes;
