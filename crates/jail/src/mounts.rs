@@ -69,9 +69,35 @@ pub(crate) fn build(prepared: &Prepared<'_>) -> Result<(), LastWords> {
             }
         }
     }
+    if jail.mounts.contains(&Mount::Proc) {
+        mask_proc()?;
+    }
     let root =
         openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at(Stage::Mounts, "/")?;
     sys::mount_setattr(root.as_fd(), false, RDONLY | NOSUID, None).at(Stage::Mounts, "/")
+}
+
+/// Files of `/proc` that tell of the host or act on it, whoever asks: an ordinary user's keys are
+/// shown to every process of that user. Most of the others are root's already.
+const MASKED: [&str; 6] = [
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/kcore",
+    "/proc/timer_list",
+    "/proc/latency_stats",
+    "/proc/sysrq-trigger",
+];
+
+fn mask_proc() -> Result<(), LastWords> {
+    let null = Path::new("/dev/null");
+    for path in MASKED.map(Path::new) {
+        if path.exists() {
+            clone_tree(null, false)
+                .and_then(|empty| attach(&empty, CWD, path))
+                .at(Stage::Mounts, path.display())?;
+        }
+    }
+    Ok(())
 }
 
 /// A detached copy of what is to be mounted, with its final attributes.
