@@ -1,6 +1,6 @@
 //! Files of the host, the system's own files, and what a writable folder could leave behind.
 
-use ringfence_tests::{Host, Verdict, as_both, script, unique};
+use ringfence_tests::{Host, Verdict, as_both, script, unique, whole};
 use std::os::unix::fs::PermissionsExt as _;
 
 const READ: &str = "judge(lambda: open(ARGS[0]).read())";
@@ -159,7 +159,9 @@ judge_all(**{f: (lambda f=f: write(f)) for f in
     fn kernel_settings(host) {
         let probe = r#"
 def every(path):
-    os.close(os.open(path, os.O_WRONLY))
+    fd = os.open(path, os.O_WRONLY)
+    if os.fstat(fd).st_rdev == os.stat("/dev/null").st_rdev:
+        raise Denied("NULL")
 judge_all(**{f: (lambda f=f: every(f)) for f in ARGS})
 "#;
         // Opened, never written: the control must not change this machine.
@@ -187,13 +189,17 @@ judge_all(**{f: (lambda f=f: every(f)) for f in ARGS})
         assert!(here.len() > 5, "{here:?}");
         let control = host.outside(probe, &here);
         host.inside(&[], probe, &here)
-            .all_denied(control.all_reached(), &["EACCES", "ENOENT", "EROFS", "EPERM"]);
+            .all_denied(control.all_reached(), &["EACCES", "ENOENT", "EROFS", "EPERM", "NULL"]);
     }
 
     /// Memory of the kernel, its log, and devices.
     fn devices(host) {
         let probe = r#"
-judge_all(**{f: (lambda f=f: os.close(os.open(f, os.O_RDONLY | os.O_NONBLOCK))) for f in ARGS})
+def every(path):
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if os.fstat(fd).st_rdev == os.stat("/dev/null").st_rdev:
+        raise Denied("NULL")
+judge_all(**{f: (lambda f=f: every(f)) for f in ARGS})
 "#;
         let wanted = [
             "/dev/mem", "/dev/kmem", "/dev/port", "/dev/kmsg", "/dev/loop-control", "/dev/fuse",
@@ -204,7 +210,7 @@ judge_all(**{f: (lambda f=f: os.close(os.open(f, os.O_RDONLY | os.O_NONBLOCK))) 
         assert!(here.contains(&"/dev/kmsg"), "{here:?}");
         let control = host.outside(probe, &here);
         host.inside(&[], probe, &here)
-            .all_denied(control.all_reached(), &["ENOENT", "EACCES", "EPERM"]);
+            .all_denied(control.all_reached(), &["ENOENT", "EACCES", "EPERM", "NULL"]);
     }
 
     fn device_node(host) {
@@ -365,6 +371,31 @@ judge(read)
         let mut command = std::process::Command::new("/bin/bash");
         host.own(&mut command);
         command.args(["-c", &open]).arg(host.program()).args(["run", "-c", &script(probe)]);
+        ringfence_tests::Answer::of(&ringfence_tests::finish(&mut command)).denied(&["NONE"]);
+    }
+
+    /// Names of the keys that the kernel keeps for whoever started the sandbox.
+    fn keys(host) {
+        let probe = r#"
+def find():
+    if ARGS[0] not in open("/proc/keys").read():
+        raise Denied("NONE")
+judge(find)
+"#;
+        // Runs its arguments in a session with a key of that name.
+        let name = unique();
+        let with_key = format!(
+            "import ctypes, os, platform, sys\nx = platform.machine() == 'x86_64'\n\
+             c = ctypes.CDLL(None).syscall\nassert c(250 if x else 219, 1, None) > 0\n\
+             assert c(248 if x else 217, b'user', b'{name}', b'x', 1, -3) > 0\n\
+             os.execvp(sys.argv[1], sys.argv[1:])"
+        );
+        let starter = ["/usr/bin/python3", "-c", &with_key];
+        host.outside_by(&starter, probe, &[&name]).reached();
+        let mut command = std::process::Command::new(starter[0]);
+        host.own(&mut command);
+        command.args(&starter[1..]).arg(host.program());
+        command.args(["run", "-c", &whole(probe, &[&name])]);
         ringfence_tests::Answer::of(&ringfence_tests::finish(&mut command)).denied(&["NONE"]);
     }
 
