@@ -82,11 +82,9 @@ impl Hierarchy {
 
     fn find_v2(mounts: &str, own: &str) -> Option<Self> {
         let mount = mount_point(mounts, |kind, _| kind == "cgroup2")?;
-        if read(&mount.join("cgroup.controllers"))
-            .split_whitespace()
-            .next()
-            .is_none()
-        {
+        // A hybrid host has a second hierarchy without the controllers that matter here.
+        let offered = read(&mount.join("cgroup.controllers"));
+        if !offered.split_whitespace().any(|c| CONTROLLERS.contains(&c)) {
             return None;
         }
         let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
