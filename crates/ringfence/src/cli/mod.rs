@@ -14,6 +14,7 @@ mod terminal;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use ringfence_core::{Code, Failure};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -47,8 +48,21 @@ fn command() -> clap::Command {
     Cli::command()
 }
 
+/// Parses the words of a command line, the first of which is our own name.
+fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut cli = Cli::try_parse_from(words)?;
+    if let Verb::Run(run) = &mut cli.verb {
+        // What follows the options is the rest of the line as it is; clap does not say whether a
+        // `--` stood before it.
+        let before = words.len().checked_sub(run.words.len() + 1);
+        run.dashed = before.is_some_and(|at| words[at] == "--");
+    }
+    Ok(cli)
+}
+
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = match parse(&words) {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();

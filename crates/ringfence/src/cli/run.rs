@@ -26,6 +26,11 @@ const JOB: &str = "run";
 /// Seconds that code has when nobody says how many. A terminal has as many as its user wants.
 const TIMEOUT: f64 = 60.0;
 
+const USAGE: &str = "\
+ringfence run [OPTIONS] FILE [ARG]...
+       ringfence run [OPTIONS] -c CODE [ARG]...
+       ringfence run [OPTIONS] -- COMMAND [ARG]...";
+
 const EXAMPLES: &str = "\
 Examples:
   ringfence run -c 'print(2 + 2)'
@@ -42,27 +47,20 @@ docs/cli.md).";
 
 /// Runs code in a disposable sandbox
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Run {
     /// Python code to run; what follows are its arguments
     #[arg(short, long, value_name = "CODE")]
     code: Option<String>,
 
-    /// A script (.py, .sh or with a `#!` line), or `-` for Python code on standard input
-    #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
+    /// A script (.py, .sh or with a `#!` line) or `-` for Python code on standard input, and its
+    /// arguments; after `--` a command that is there inside
+    #[arg(value_name = "FILE", trailing_var_arg = true)]
+    pub(super) words: Vec<String>,
 
-    /// Arguments of the code or script
-    #[arg(
-        value_name = "ARG",
-        allow_hyphen_values = true,
-        trailing_var_arg = true
-    )]
-    args: Vec<String>,
-
-    /// A command that is there inside, with its arguments
-    #[arg(value_name = "COMMAND", last = true)]
-    command: Vec<String>,
+    /// Whether `--` stood before the words.
+    #[arg(skip)]
+    pub(super) dashed: bool,
 
     /// Joins this terminal to one inside, for shells and other interactive programs
     #[arg(short, long, conflicts_with = "json")]
@@ -353,44 +351,40 @@ impl Run {
         } else {
             Stdin::Stream
         };
-        let job = |argv: Vec<String>, script| Job {
-            command: Command::Argv(argv),
+        let job = |start: &[&str], rest: &[String], script| Job {
+            command: Command::Argv(
+                start
+                    .iter()
+                    .map(|word| (*word).to_owned())
+                    .chain(rest.iter().cloned())
+                    .collect(),
+            ),
             script,
             stdin: stdin.clone(),
         };
-        let with = |start: &[&str], rest: &[&[String]]| {
-            let start = start.iter().map(|word| (*word).to_owned());
-            start.chain(rest.concat()).collect::<Vec<_>>()
-        };
-        match (&self.code, &self.file, self.command.as_slice()) {
-            (Some(code), first, last) => {
-                // With -c there is no FILE: what looks like one is the first argument.
-                let first: Vec<String> = first.iter().map(|f| f.display().to_string()).collect();
-                let argv = with(&["python3", "-c", code], &[&first, &self.args, last]);
-                Ok(job(argv, None))
-            }
-            (None, Some(file), last) if file.as_os_str() == "-" => {
-                if self.tty {
-                    return Err(Failure::invalid(
-                        "code can't come from a terminal that is joined to one inside",
-                    )
-                    .hint("give the code as a FILE or with -c"));
-                }
-                Ok(Job {
-                    stdin: Stdin::Stream,
-                    ..job(with(&["python3", "-"], &[&self.args, last]), None)
-                })
-            }
-            (None, Some(file), last) => {
-                let program = program_for(file)?;
-                let (path, script) = place(file, spec)?;
-                Ok(job(with(&[&program, &path], &[&self.args, last]), script))
-            }
-            (None, None, [_, ..]) => Ok(job(self.command.clone(), None)),
-            (None, None, []) => Err(Failure::invalid("nothing to run").hint(
+        if let Some(code) = &self.code {
+            return Ok(job(&["python3", "-c", code], &self.words, None));
+        }
+        match self.words.as_slice() {
+            [] => Err(Failure::invalid("nothing to run").hint(
                 "give a FILE, `-` for code on standard input, -c CODE, or -- COMMAND; \
                  see `ringfence run --help`",
             )),
+            command if self.dashed => Ok(job(&[], command, None)),
+            [dash, ..] if dash == "-" && self.tty => Err(Failure::invalid(
+                "code can't come from a terminal that is joined to one inside",
+            )
+            .hint("give the code as a FILE or with -c")),
+            [dash, args @ ..] if dash == "-" => Ok(Job {
+                stdin: Stdin::Stream,
+                ..job(&["python3", "-"], args, None)
+            }),
+            [file, args @ ..] => {
+                let file = Path::new(file);
+                let program = program_for(file)?;
+                let (path, script) = place(file, spec)?;
+                Ok(job(&[&program, &path], args, script))
+            }
         }
     }
 }

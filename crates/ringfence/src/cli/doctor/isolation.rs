@@ -139,10 +139,11 @@ async fn processes(sandbox: &Sandbox<'_>) -> Result<Check, Failure> {
     let word = random()?;
     let _decoy =
         Decoy::start(&word).map_err(|e| Failure::io("cannot start a process to look for", &e))?;
-    // In two halves, so that the probe does not find itself.
+    // In two halves, and compared by the shell itself, so that the probe finds no process of its
+    // own that has the whole word in its command line.
     let (first, second) = word.split_at(8);
-    let script = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -qx \"$1$2\" \
-                  && exit 0; exit 10";
+    let script = "all=$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'); \
+                  case \"$all\" in *\"$1$2\"*) exit 0;; ?*) exit 10;; esac; exit 11";
     let probe = Probe {
         script,
         args: &[first, second],
