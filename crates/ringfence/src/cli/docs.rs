@@ -122,3 +122,31 @@ fn every_verb_has_examples() {
     look(&super::command());
     super::command().debug_assert();
 }
+
+/// The defaults are the plan's; the help only tells them.
+#[test]
+fn the_help_of_run_tells_the_defaults() {
+    let limits = ringfence_core::Limits::default();
+    let command = super::command();
+    let run = command.find_subcommand("run").unwrap();
+    for (name, value) in [
+        ("memory", limits.memory.to_string()),
+        ("cpus", limits.cpus.to_string()),
+        ("pids", limits.pids.to_string()),
+        ("workspace_size", limits.workspace.to_string()),
+        ("tmp_size", limits.tmp.to_string()),
+        ("file_size", limits.file_size.to_string()),
+        ("open_files", limits.open_files.to_string()),
+        (
+            "output",
+            ringfence_core::Size(ringfence_core::proto::OUTPUT_LIMIT).to_string(),
+        ),
+    ] {
+        let argument = run.get_arguments().find(|a| a.get_id() == name).unwrap();
+        let help = argument.get_help().unwrap().to_string();
+        assert!(
+            help.ends_with(&format!("[default: {value}]")),
+            "{name}: {help}"
+        );
+    }
+}

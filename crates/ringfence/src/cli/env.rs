@@ -5,6 +5,7 @@ mod build;
 use crate::settings;
 use clap::{Args, Subcommand};
 use ringfence_core::interpreter::Interpreter;
+use ringfence_core::plan::check_environment;
 use ringfence_core::{Code, Failure, Size};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -347,20 +348,12 @@ fn missing(name: &str) -> Failure {
 }
 
 fn is_name(name: &str) -> bool {
-    let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    (1..=32).contains(&name.len())
-        && name.starts_with(word)
-        && name.chars().all(|c| word(c) || c == '_' || c == '-')
+    check_environment(name).is_ok()
 }
 
 fn folder_of(name: &str) -> Result<PathBuf, Failure> {
-    if is_name(name) {
-        return Ok(settings::environments().join(name));
-    }
-    Err(
-        Failure::invalid(format!("`{name}` is not the name of an environment"))
-            .hint("use 1 to 32 lower case letters, digits, `_` and `-`"),
-    )
+    check_environment(name)?;
+    Ok(settings::environments().join(name))
 }
 
 fn names() -> Result<Vec<String>, Failure> {

@@ -27,7 +27,7 @@ Examples:
 
 /// Gives every AI agent a computer of its own: runs code that can't hurt anything outside.
 #[derive(Parser)]
-#[command(name = "ringfence", version, about, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "ringfence", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,

@@ -70,31 +70,31 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<f64>,
 
-    /// Memory of the whole sandbox
+    /// Memory of the whole sandbox [default: 1 GiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     memory: Option<Size>,
 
-    /// Processors, such as 0.5
+    /// Processors, such as 0.5 [default: 1]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     cpus: Option<f64>,
 
-    /// Processes at one time
+    /// Processes at one time [default: 256]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pids: Option<u64>,
 
-    /// Size of a private workspace
+    /// Size of a private workspace [default: 512 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     workspace_size: Option<Size>,
 
-    /// Size of /tmp
+    /// Size of /tmp [default: 128 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     tmp_size: Option<Size>,
 
-    /// Size of the largest file
+    /// Size of the largest file [default: 256 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     file_size: Option<Size>,
 
-    /// Open files of each process
+    /// Open files of each process [default: 1024]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     open_files: Option<u64>,
 
@@ -102,7 +102,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS", help_heading = "Limits")]
     cpu_time: Option<u64>,
 
-    /// Bytes of each output stream; more is counted and dropped
+    /// Bytes of each output stream; more is counted and dropped [default: 1 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     output: Option<Size>,
 
@@ -176,9 +176,10 @@ impl Run {
 
     async fn run(self) -> Result<ExitCode, Failure> {
         if self.tty && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
-            return Err(
-                Failure::invalid("cannot join a terminal: this is none").hint("leave out --tty")
-            );
+            return Err(Failure::invalid(
+                "cannot use --tty: standard input and output are not a terminal",
+            )
+            .hint("leave out --tty"));
         }
         let spec = self.spec()?;
         let job = self.job(&spec)?;

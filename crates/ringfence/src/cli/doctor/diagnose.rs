@@ -13,6 +13,8 @@ struct Facts {
     root: bool,
     /// Root with the capability to mount: many containers have root without it.
     admin: bool,
+    /// Root of a user namespace, as in rootless containers, and not of the host.
+    nested: bool,
     container: bool,
     /// A filter is on ourselves already.
     seccomp: bool,
@@ -36,6 +38,8 @@ impl Facts {
         Self {
             root: settings::is_root(),
             admin: capabilities.is_some_and(|set| set & SYS_ADMIN != 0),
+            nested: fs::read_to_string("/proc/self/uid_map")
+                .is_ok_and(|map| !map.split_ascii_whitespace().eq(["0", "0", "4294967295"])),
             container: in_container(),
             seccomp: field("Seccomp").as_deref() == Some("2"),
             max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
@@ -67,6 +71,12 @@ impl Facts {
                  kernel.apparmor_restrict_unprivileged_userns is 1",
                 "an AppArmor profile for ringfence with `userns,` in it, \
                  or sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or run as root",
+            ));
+        }
+        if self.root && self.nested {
+            reasons.push((
+                "this is the root of a user namespace, which may not do what the host's may",
+                "run as an ordinary user, inside or outside of that namespace",
             ));
         }
         if self.container && self.root && !self.admin {
@@ -136,7 +146,7 @@ fn explain(failure: &Failure, facts: &Facts) -> Vec<Check> {
     checks.extend(
         reasons
             .into_iter()
-            .map(|(why, fix)| Check::new("reason", State::Missing, why).fix(fix)),
+            .map(|(why, fix)| Check::new("reason", State::Weak, why).fix(fix)),
     );
     checks
 }
@@ -165,7 +175,7 @@ mod tests {
     fn fixes(facts: &Facts) -> Vec<String> {
         let failure = Failure::new(Code::Unenforceable, "cannot make namespaces: clone3");
         let checks = explain(&failure, facts);
-        assert!(checks.iter().all(|c| c.state == State::Missing));
+        assert_eq!(checks[0].state, State::Missing);
         checks.into_iter().filter_map(|c| c.fix).collect()
     }
 
@@ -225,5 +235,12 @@ mod tests {
             ..Facts::default()
         };
         assert_eq!(fixes(&docker).len(), 2);
+        let rootless = Facts {
+            root: true,
+            admin: true,
+            nested: true,
+            ..Facts::default()
+        };
+        assert!(fixes(&rootless)[0].contains("ordinary user"));
     }
 }

@@ -58,12 +58,12 @@ pub(super) fn build(
         Some(uv) => with_uv(&progress, &uv, folder, python, packages)?,
         None => with_pip(&progress, folder, python, packages)?,
     }
-    progress.step("compiling");
     let (version, site, installed) = describe(&inside)?;
     if site.join("matplotlib").is_dir() {
         progress.step("looking for fonts");
         keep_fonts(&inside, &site)?;
     }
+    progress.step("compiling");
     // Sandboxes can't write there, so what is not compiled now is compiled in each of them anew.
     // Packages may hold files that are no valid code, such as templates: those are not compiled.
     let mut compile = Command::new(&inside);
@@ -96,7 +96,7 @@ fn with_uv(
         .args(["pip", "install", "--link-mode", "copy", "--python"])
         .arg(folder.join("bin/python3"))
         .args(packages);
-    run(progress, "install the packages", &mut install)
+    run(progress, "install the packages", &mut install).map_err(not_installed)
 }
 
 /// The venv has no pip of its own where the interpreter's can serve it: sandboxes have no use for
@@ -145,7 +145,11 @@ fn with_pip(
         .arg("--disable-pip-version-check")
         .args(packages)
         .env("PIP_ROOT_USER_ACTION", "ignore");
-    run(progress, "install the packages", &mut pip)
+    run(progress, "install the packages", &mut pip).map_err(not_installed)
+}
+
+fn not_installed(failure: Failure) -> Failure {
+    failure.hint("see that the names are right and that the package index can be reached")
 }
 
 fn succeeds(command: &mut Command) -> bool {
