@@ -1,5 +1,10 @@
 //! Builds the static guest with the same cargo and embeds it, so that one file is a complete
 //! installation. `RINGFENCE_GUEST` names a guest that was built before, and skips that.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "cargo speaks to build scripts through both"
+)]
 
 use std::env;
 use std::path::{Path, PathBuf};

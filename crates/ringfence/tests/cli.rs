@@ -1,4 +1,5 @@
 //! What a person types and sees, with the real program and real sandboxes.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;

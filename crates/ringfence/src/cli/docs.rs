@@ -56,7 +56,7 @@ fn describe(text: &mut String, command: &mut clap::Command, name: &str) {
 fn env() -> String {
     let mut text = format!(
         "{MADE}\n# Environment variables\n\nAll are optional. An empty one counts as unset, and so \
-         does a folder that is not an absolute path.\nNone of them is seen inside a sandbox.\n\n\
+         does a folder that is not an absolute path.\nNone of them is seen inside a sandbox, but for `TERM` with `run --tty`.\n\n\
          | name | meaning | default |\n|---|---|---|\n"
     );
     for variable in settings::ALL {

@@ -46,7 +46,7 @@ impl Outcome {
         }
     }
 
-    /// The value of a line such as `Seccomp:	2`.
+    /// The value of a line such as `Seccomp: 2`.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         self.stdout.lines().find_map(|line| {
             let (key, value) = line.split_once([':', ' '])?;
