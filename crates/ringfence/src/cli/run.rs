@@ -150,10 +150,13 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A path inside, and what to write there.
+type Script = (String, Vec<u8>);
+
 /// What runs, and a script to put there before.
 struct Job {
     command: Command,
-    script: Option<(String, Vec<u8>)>,
+    script: Option<Script>,
     stdin: Stdin,
 }
 
@@ -431,7 +434,7 @@ fn program_for(file: &Path) -> Result<String, Failure> {
 }
 
 /// Where a script is inside: in the mounted workspace if it lies there, else copied to /tmp.
-fn place(file: &Path, spec: &SandboxSpec) -> Result<(String, Option<(String, Vec<u8>)>), Failure> {
+fn place(file: &Path, spec: &SandboxSpec) -> Result<(String, Option<Script>), Failure> {
     let what = || format!("cannot read {}", file.display());
     let real = file.canonicalize().map_err(|e| Failure::io(what(), &e))?;
     if let Workspace::Folder { path, .. } = &spec.workspace
