@@ -70,7 +70,10 @@ pub(crate) async fn start_job(guest: &Arc<Guest>, request: Request) -> Answer {
     http::json(&job.info())
 }
 
-async fn has_started(started: oneshot::Receiver<Result<(), Failure>>) -> Result<(), Failure> {
+/// Tells whether the program of a command runs.
+type Started = oneshot::Receiver<Result<(), Failure>>;
+
+async fn has_started(started: Started) -> Result<(), Failure> {
     let lost = || Failure::new(Code::Internal, "cannot run the command");
     started.await.map_err(|e| lost().detail(e))?
 }
@@ -96,10 +99,7 @@ struct Ends {
 }
 
 /// Starts a command and what drives it; the receiver tells whether its program runs.
-fn start(
-    guest: &Arc<Guest>,
-    exec: ExecRequest,
-) -> Result<(Arc<Job>, oneshot::Receiver<Result<(), Failure>>), Failure> {
+fn start(guest: &Arc<Guest>, exec: ExecRequest) -> Result<(Arc<Job>, Started), Failure> {
     let output_limit = exec.output_limit.unwrap_or(OUTPUT_LIMIT);
     if output_limit > OUTPUT_LIMIT_MAX {
         return Err(Failure::invalid(format!(
@@ -133,11 +133,7 @@ fn start(
     }
 }
 
-fn launch(
-    guest: &Arc<Guest>,
-    job: &Arc<Job>,
-    exec: ExecRequest,
-) -> Result<oneshot::Receiver<Result<(), Failure>>, Failure> {
+fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Started, Failure> {
     let cwd = folder(&guest.config.workspace, exec.cwd.as_deref())?;
     let (argv, shell) = match exec.command {
         Command::Argv(argv) => (argv, None),

@@ -1,4 +1,9 @@
 //! Commands: what they get, what comes back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may fail loudly"
+)]
 mod support;
 
 use bytes::Bytes;
@@ -38,8 +43,9 @@ async fn environment_is_the_guests_and_the_requests() {
     assert_eq!(lines[..2], ["A=1=2", "B="]);
     assert!(lines[2].starts_with("PATH="));
     // The request's search path counts, also for finding the program.
-    let failure =
-        client.refused(json!({"command": {"argv": ["env"]}, "env": {"PATH": "/nowhere"}})).await;
+    let failure = client
+        .refused(json!({"command": {"argv": ["env"]}, "env": {"PATH": "/nowhere"}}))
+        .await;
     assert_eq!(failure.code, Code::Missing);
 }
 
@@ -48,7 +54,9 @@ async fn nothing_is_inherited_but_standard_streams() {
     let guest = Guest::start().await;
     let client = guest.connect().await;
     // `ls` itself opens one more for the folder it lists.
-    let result = client.exec(json!({"command": {"argv": ["ls", "/proc/self/fd"]}})).await;
+    let result = client
+        .exec(json!({"command": {"argv": ["ls", "/proc/self/fd"]}}))
+        .await;
     assert_eq!(result.stdout.data.text(), "0\n1\n2\n3\n");
     let result = client
         .exec(json!({"command": {"argv": ["grep", "-E", "^(SigBlk|SigIgn)", "/proc/self/status"]}}))
@@ -79,8 +87,9 @@ async fn standard_input() {
         .await;
     assert!(result.stdout.data.text() == long);
     // A command that does not read is no failure.
-    let result =
-        client.exec(json!({"command": {"argv": ["true"]}, "stdin": {"bytes": long}})).await;
+    let result = client
+        .exec(json!({"command": {"argv": ["true"]}, "stdin": {"bytes": long}}))
+        .await;
     assert_eq!(result.end.exit, Exit::Code(0));
 }
 
@@ -91,7 +100,10 @@ async fn streamed_input_is_passed_on_as_it_comes() {
     let mut events = client
         .exec_events(json!({"command": {"argv": ["cat"]}, "stdin": "stream", "id": "cat"}))
         .await;
-    assert_eq!(events.next().await, Some(Event::Started { id: "cat".into() }));
+    assert_eq!(
+        events.next().await,
+        Some(Event::Started { id: "cat".into() })
+    );
     let (sender, body) = support::channel();
     let sending = client.send(Method::POST, "/jobs/cat/stdin", None, body);
     let talk = async {
@@ -99,11 +111,17 @@ async fn streamed_input_is_passed_on_as_it_comes() {
             sender.send(Bytes::from(word)).await.unwrap();
             assert_eq!(
                 events.next().await,
-                Some(Event::Stdout { offset, data: word.into() })
+                Some(Event::Stdout {
+                    offset,
+                    data: word.into()
+                })
             );
         }
         // A second writer is refused while the first is there.
-        let failure = client.try_post("/jobs/cat/stdin", json!("x")).await.unwrap_err();
+        let failure = client
+            .try_post("/jobs/cat/stdin", json!("x"))
+            .await
+            .unwrap_err();
         assert_eq!(failure.code, Code::Conflict);
         drop(sender);
         assert!(matches!(events.next().await, Some(Event::End(end)) if end.exit == Exit::Code(0)));
@@ -121,8 +139,9 @@ async fn output_that_is_not_text_survives() {
         .exec(json!({"command": {"argv": ["printf", "\\377\\000\\303"]}}))
         .await;
     assert_eq!(result.stdout.data.0, [0xff, 0, 0xc3]);
-    let events =
-        client.exec_events(json!({"command": {"shell": "printf '\\303'; sleep 0.05; printf '\\251\\n'"}})).await;
+    let events = client
+        .exec_events(json!({"command": {"shell": "printf '\\303'; sleep 0.05; printf '\\251\\n'"}}))
+        .await;
     let texts: Vec<_> = events
         .all()
         .await
@@ -159,7 +178,12 @@ async fn shell_strings_behave_as_in_the_shell() {
         ("echo 'open", 2, "", work),
         ("nosuchprogram-x", 127, "", work),
         ("set -e; false; echo no", 1, "", work),
-        ("n=7; [ -z \"$BASH\" ] || n=198; eval \"exec $n>&-\"; echo quiet", 0, "quiet\n", work),
+        (
+            "n=7; [ -z \"$BASH\" ] || n=198; eval \"exec $n>&-\"; echo quiet",
+            0,
+            "quiet\n",
+            work,
+        ),
         ("trap 'echo mine' EXIT; exit 7", 7, "mine\n", work),
         ("cd sub; rmdir ../sub; mkdir ../sub; exit 8", 8, "", work),
         ("kill -9 $$", -9, "", work),
@@ -167,7 +191,11 @@ async fn shell_strings_behave_as_in_the_shell() {
     ] {
         for (kind, shell) in [("shell", "/bin/bash"), ("sh", "/bin/sh")] {
             let result = client.exec(json!({"command": {kind: text}})).await;
-            let exit = if code < 0 { Exit::Signal(-code) } else { Exit::Code(code) };
+            let exit = if code < 0 {
+                Exit::Signal(-code)
+            } else {
+                Exit::Code(code)
+            };
             assert_eq!(result.end.exit, exit, "{shell}: {text}");
             let expected = stdout.replace("$0", shell);
             assert_eq!(result.stdout.data.text(), expected, "{shell}: {text}");
@@ -181,7 +209,11 @@ async fn shell_strings_behave_as_in_the_shell() {
         }
     }
     let result = client.shell("x=1\nnosuchprogram-x").await;
-    assert!(result.stderr.data.text().contains("line 2:"), "{:?}", result.stderr.data);
+    assert!(
+        result.stderr.data.text().contains("line 2:"),
+        "{:?}",
+        result.stderr.data
+    );
 }
 
 #[tokio::test]
@@ -251,12 +283,19 @@ async fn what_cannot_start_says_why() {
         assert_eq!(failure.code, Code::InvalidInput, "{extra}: {failure}");
     }
     for body in ["", "{", "[]", "\u{0}", "null"] {
-        let response =
-            client.send(Method::POST, "/exec", None, full(body.to_owned().into())).await;
+        let response = client
+            .send(Method::POST, "/exec", None, full(body.to_owned().into()))
+            .await;
         assert_eq!(response.status(), 422, "{body:?}");
     }
-    let response =
-        client.send(Method::POST, "/exec", None, full(vec![b' '; 33 << 20].into())).await;
+    let response = client
+        .send(
+            Method::POST,
+            "/exec",
+            None,
+            full(vec![b' '; 33 << 20].into()),
+        )
+        .await;
     assert_eq!(response.status(), 413);
     let jobs: Vec<Value> = client.get("/jobs").await;
     assert!(jobs.is_empty(), "what did not start is not kept: {jobs:?}");
@@ -273,7 +312,10 @@ async fn output_over_the_limit_is_cut_and_counted() {
     assert_eq!((result.stdout.total, result.end.stdout_bytes), (10, 10));
     assert_eq!(result.stderr.data.text(), "abc");
     let certificate = result.end.certificate.unwrap();
-    assert_eq!((certificate.cause, certificate.ended), (Cause::Output, Ended::Output));
+    assert_eq!(
+        (certificate.cause, certificate.ended),
+        (Cause::Output, Ended::Output)
+    );
     assert_eq!(certificate.limit.as_deref(), Some("4 bytes"));
     assert_eq!(result.end.exit, Exit::Code(0));
 }
@@ -329,7 +371,12 @@ async fn signals_and_limits_have_certificates() {
     let client = guest.connect().await;
     for (text, limits, cause, exit) in [
         ("kill -SEGV $$", json!({}), Cause::Crashed, Exit::Signal(11)),
-        ("sh -c 'kill -ABRT $$'", json!({}), Cause::Crashed, Exit::Code(134)),
+        (
+            "sh -c 'kill -ABRT $$'",
+            json!({}),
+            Cause::Crashed,
+            Exit::Code(134),
+        ),
         ("kill -TERM $$", json!({}), Cause::Killed, Exit::Signal(15)),
         (
             "exec head -c 100000 /dev/zero > big",
@@ -337,12 +384,23 @@ async fn signals_and_limits_have_certificates() {
             Cause::FileSize,
             Exit::Signal(25),
         ),
-        ("while :; do :; done", json!({"cpu_seconds": 1}), Cause::Cpu, Exit::Signal(24)),
+        (
+            "while :; do :; done",
+            json!({"cpu_seconds": 1}),
+            Cause::Cpu,
+            Exit::Signal(24),
+        ),
     ] {
-        let result = client.exec(json!({"command": {"shell": text}, "limits": limits})).await;
+        let result = client
+            .exec(json!({"command": {"shell": text}, "limits": limits}))
+            .await;
         assert_eq!(result.end.exit, exit, "{text}");
         let certificate = result.end.certificate.unwrap();
-        assert_eq!((certificate.cause, certificate.ended), (cause, Ended::Command), "{text}");
+        assert_eq!(
+            (certificate.cause, certificate.ended),
+            (cause, Ended::Command),
+            "{text}"
+        );
         assert!(certificate.survived.files && !certificate.next.is_empty());
     }
     let result = client
@@ -360,8 +418,7 @@ async fn the_kernels_oom_kill_is_told_from_others() {
     let inherited = std::fs::File::open(events.path()).unwrap();
     rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
     let number = inherited.as_raw_fd().to_string();
-    let guest =
-        Guest::start_with(&["--oom-fd", &number, "--memory-limit", "268435456"]).await;
+    let guest = Guest::start_with(&["--oom-fd", &number, "--memory-limit", "268435456"]).await;
     let client = guest.connect().await;
     let result = client.shell("kill -9 $$").await;
     assert_eq!(result.end.certificate.unwrap().cause, Cause::Killed);
@@ -385,7 +442,11 @@ async fn usage_is_measured() {
         .await;
     assert_eq!(result.end.exit, Exit::Code(0), "{:?}", result.stderr);
     assert!(result.end.peak_memory > 60_000_000, "{:?}", result.end);
-    assert!(result.end.cpu_ms >= 200 && result.end.duration_ms >= 200, "{:?}", result.end);
+    assert!(
+        result.end.cpu_ms >= 200 && result.end.duration_ms >= 200,
+        "{:?}",
+        result.end
+    );
 }
 
 #[tokio::test]
@@ -406,7 +467,9 @@ async fn many_at_once() {
 #[tokio::test]
 async fn plain_http_and_standard_streams_work_too() {
     let guest = Guest::start().await;
-    let stream = tokio::net::UnixStream::connect(guest.socket()).await.unwrap();
+    let stream = tokio::net::UnixStream::connect(guest.socket())
+        .await
+        .unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream))
             .await
@@ -414,7 +477,9 @@ async fn plain_http_and_standard_streams_work_too() {
     tokio::spawn(connection);
     let request = http::Request::post("/exec")
         .header("host", "guest")
-        .body(full(json!({"command": {"shell": "echo one"}}).to_string().into()))
+        .body(full(
+            json!({"command": {"shell": "echo one"}}).to_string().into(),
+        ))
         .unwrap();
     let response = sender.send_request(request).await.unwrap();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -437,13 +502,64 @@ async fn plain_http_and_standard_streams_work_too() {
     .unwrap();
     let task = tokio::spawn(connection);
     let request = http::Request::post("http://guest/exec")
-        .body(full(json!({"command": {"shell": "echo two; sleep 987 &"}}).to_string().into()))
+        .body(full(
+            json!({"command": {"shell": "echo two; sleep 987 &"}})
+                .to_string()
+                .into(),
+        ))
         .unwrap();
     let response = sender.send_request(request).await.unwrap();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     assert!(String::from_utf8_lossy(&body).contains("two\\n"));
     task.abort();
     drop(sender);
-    let status = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.unwrap();
-    assert!(status.unwrap().success(), "the end of the stream is the end of the guest");
+    let status = tokio::time::timeout(Duration::from_secs(20), child.wait())
+        .await
+        .unwrap();
+    assert!(
+        status.unwrap().success(),
+        "the end of the stream is the end of the guest"
+    );
+}
+
+#[tokio::test]
+async fn a_listening_socket_is_inherited_and_not_passed_on() {
+    use std::os::fd::AsRawFd as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outside");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
+    // One more that the guest does not know of.
+    let stray = std::fs::File::open("/dev/null").unwrap();
+    rustix::io::fcntl_setfd(&stray, rustix::io::FdFlags::empty()).unwrap();
+    let number = listener.as_raw_fd().to_string();
+    let guest = Guest::start_with(&["--listen-fd", &number, "--tcp", "127.0.0.1:0"]).await;
+    let own = std::fs::read_dir(format!("/proc/{}/fd", guest.pid())).unwrap();
+    let stray = stray.as_raw_fd().to_string();
+    for fd in own
+        .flatten()
+        .filter(|fd| fd.file_name().to_str() == Some(&stray))
+    {
+        let what = std::fs::read_link(fd.path()).unwrap();
+        assert_ne!(what.to_str(), Some("/dev/null"));
+    }
+    let stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(
+        hyper_util::rt::TokioExecutor::new(),
+        hyper_util::rt::TokioIo::new(stream),
+    )
+    .await
+    .unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post("http://guest/exec")
+        .body(full(
+            json!({"command": {"argv": ["ls", "/proc/self/fd"]}})
+                .to_string()
+                .into(),
+        ))
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let result: ringfence_proto::ExecResult = serde_json::from_slice(&body).unwrap();
+    assert_eq!(result.stdout.data.text(), "0\n1\n2\n3\n");
 }

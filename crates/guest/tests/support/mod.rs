@@ -41,11 +41,17 @@ impl Guest {
             .arg(&workspace)
             .args(arguments)
             .env_clear()
-            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+            .env(
+                "PATH",
+                "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
             .spawn()
             .unwrap();
         let guest = Self { process, folder };
-        until("the guest listens", || guest.folder.path().join("socket").exists()).await;
+        until("the guest listens", || {
+            guest.folder.path().join("socket").exists()
+        })
+        .await;
         guest
     }
 
@@ -113,23 +119,39 @@ impl Client {
         body: Body,
     ) -> http::Response<Incoming> {
         let mut sender = self.sender.clone();
-        let mut request = Request::builder().method(method).uri(format!("http://guest{path}"));
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("http://guest{path}"));
         if let Some(accept) = accept {
             request = request.header("accept", accept);
         }
-        sender.send_request(request.body(body).unwrap()).await.unwrap()
+        sender
+            .send_request(request.body(body).unwrap())
+            .await
+            .unwrap()
     }
 
     pub async fn call(&self, method: Method, path: &str, body: &Value) -> (StatusCode, Bytes) {
-        let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        let body = if body.is_null() {
+            Bytes::new()
+        } else {
+            body.to_string().into()
+        };
         let response = self.send(method, path, None, full(body)).await;
         let status = response.status();
-        (status, response.into_body().collect().await.unwrap().to_bytes())
+        (
+            status,
+            response.into_body().collect().await.unwrap().to_bytes(),
+        )
     }
 
     pub async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> T {
         let (status, body) = self.call(Method::GET, path, &Value::Null).await;
-        assert!(status.is_success(), "{path}: {}", String::from_utf8_lossy(&body));
+        assert!(
+            status.is_success(),
+            "{path}: {}",
+            String::from_utf8_lossy(&body)
+        );
         serde_json::from_slice(&body).unwrap()
     }
 
@@ -170,21 +192,30 @@ impl Client {
     }
 
     pub async fn delete(&self, id: &str) -> StatusCode {
-        self.call(Method::DELETE, &format!("/jobs/{id}"), &Value::Null).await.0
+        self.call(Method::DELETE, &format!("/jobs/{id}"), &Value::Null)
+            .await
+            .0
     }
 
     pub async fn events(&self, path: &str) -> Events {
         let response = self.send(Method::GET, path, None, full(Bytes::new())).await;
         assert!(response.status().is_success());
-        Events { body: response.into_body(), buffer: Vec::new() }
+        Events {
+            body: response.into_body(),
+            buffer: Vec::new(),
+        }
     }
 
     pub async fn exec_events(&self, request: Value) -> Events {
         let body = full(request.to_string().into());
-        let response =
-            self.send(Method::POST, "/exec", Some("application/x-ndjson"), body).await;
+        let response = self
+            .send(Method::POST, "/exec", Some("application/x-ndjson"), body)
+            .await;
         assert!(response.status().is_success());
-        Events { body: response.into_body(), buffer: Vec::new() }
+        Events {
+            body: response.into_body(),
+            buffer: Vec::new(),
+        }
     }
 }
 
@@ -197,10 +228,18 @@ pub fn channel() -> (tokio::sync::mpsc::Sender<Bytes>, Body) {
     let (sender, receiver) = tokio::sync::mpsc::channel::<Bytes>(4);
     let stream = futures_util::stream::unfold(receiver, async |mut receiver| {
         let bytes = receiver.recv().await?;
-        Some((Ok::<_, Infallible>(hyper::body::Frame::data(bytes)), receiver))
+        Some((
+            Ok::<_, Infallible>(hyper::body::Frame::data(bytes)),
+            receiver,
+        ))
     });
     // The stream is Send but not Sync, which a boxed body must be.
-    (sender, BoxBody::new(http_body_util::StreamBody::new(SyncStream(Box::pin(stream)))))
+    (
+        sender,
+        BoxBody::new(http_body_util::StreamBody::new(SyncStream(Box::pin(
+            stream,
+        )))),
+    )
 }
 
 struct SyncStream<S>(S);
@@ -263,11 +302,20 @@ pub fn marker() -> String {
 pub fn with_argument(argument: &str) -> Vec<i32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<i32>().ok())
+        else {
             continue;
         };
-        let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { continue };
-        if line.split(|b| *b == 0).any(|word| word == argument.as_bytes()) {
+        let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else {
+            continue;
+        };
+        if line
+            .split(|b| *b == 0)
+            .any(|word| word == argument.as_bytes())
+        {
             found.push(pid);
         }
     }
