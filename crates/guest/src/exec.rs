@@ -352,7 +352,39 @@ async fn drive(
     terms: Terms,
     started: oneshot::Sender<Result<(), Failure>>,
 ) {
-    let (pid, supervisor, mut report) = match spawned.started().await {
+    let deadline = async {
+        match terms.timeout {
+            Some(timeout) => tokio::time::sleep_until((job.started + timeout).into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut deadline = pin!(deadline);
+    let mut cancelled = pin!(job.cancelled());
+    let mut stopped = None;
+
+    let supervisor = Arc::clone(&spawned.supervisor);
+    let mut starting = pin!(spawned.started());
+    let early = tokio::select! {
+        biased;
+        start = &mut starting => Some(start),
+        () = &mut deadline => {
+            stopped = terms.timeout.map(Stopped::Timeout);
+            None
+        }
+        () = &mut cancelled => {
+            stopped = Some(Stopped::Cancelled);
+            None
+        }
+    };
+    let start = match early {
+        Some(start) => start,
+        None => {
+            // A command can stop its supervisor before that has said a word; killed, it does.
+            supervisor.kill_tree().await;
+            starting.await
+        }
+    };
+    let (pid, _, mut report) = match start {
         Ok(parts) => parts,
         Err(failure) => {
             guest.jobs.forget(&job);
@@ -386,17 +418,10 @@ async fn drive(
         }
     });
     let mut fed = false;
-    let deadline = async {
-        match terms.timeout {
-            Some(timeout) => tokio::time::sleep_until((job.started + timeout).into()).await,
-            None => std::future::pending().await,
-        }
-    };
-
-    let mut deadline = pin!(deadline);
-    let mut cancelled = pin!(job.cancelled());
-    let mut stopped = None;
     let mut ended = loop {
+        if stopped.is_some() {
+            break None;
+        }
         tokio::select! {
             biased;
             () = &mut output, if !output_done => output_done = true,
