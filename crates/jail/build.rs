@@ -31,9 +31,11 @@ struct Group {
 #[serde(deny_unknown_fields)]
 struct Check {
     why: String,
+    only: Option<String>,
     call: String,
-    allow_if: Option<Condition>,
-    deny_if: Option<Condition>,
+    /// All of these must hold.
+    allow_if: Option<Vec<Condition>>,
+    deny_if: Option<Vec<Condition>>,
 }
 
 #[derive(Deserialize)]
@@ -74,25 +76,50 @@ fn main() {
             }
         }
     }
+    let mut done: Vec<&str> = Vec::new();
     for check in &policy.check {
-        let (condition, then_allow) = match (&check.allow_if, &check.deny_if) {
-            (Some(condition), None) => (condition, true),
-            (None, Some(condition)) => (condition, false),
-            _ => panic!("a check has `allow_if` or `deny_if`: {}", check.call),
-        };
-        let test = match (&condition.any, condition.mask) {
-            (Some(values), None) => format!("Test::AnyOf(&{values:?})"),
-            (None, Some(mask)) => format!("Test::AnyBitOf({mask})"),
-            _ => panic!("a condition has `any` or `mask`: {}", check.call),
-        };
-        let action = format!(
-            "Action::Check {{ argument: {}, test: {test}, allow_if_true: {then_allow} }}",
-            condition.arg
-        );
-        row("", &check.call, &action, &check.why);
+        if done.contains(&check.call.as_str()) {
+            continue;
+        }
+        done.push(&check.call);
+        let rows: Vec<&Check> = policy
+            .check
+            .iter()
+            .filter(|c| c.call == check.call)
+            .collect();
+        let then_allow = check.allow_if.is_some();
+        let mut clauses = String::new();
+        for row in &rows {
+            let conditions = match (&row.allow_if, &row.deny_if) {
+                (Some(conditions), None) if then_allow => conditions,
+                (None, Some(conditions)) if !then_allow => conditions,
+                _ => panic!("checks have `allow_if` or `deny_if`: {}", check.call),
+            };
+            let conditions: String = conditions.iter().map(|c| condition(c, row)).collect();
+            write!(clauses, "&[{conditions}], ").expect("write to a string");
+        }
+        let action =
+            format!("Action::Check {{ clauses: &[{clauses}], allow_if_true: {then_allow} }}");
+        let why: Vec<&str> = rows.iter().map(|row| row.why.as_str()).collect();
+        let cfg = check
+            .only
+            .as_ref()
+            .map(|arch| format!("#[cfg(target_arch = {arch:?})] "))
+            .unwrap_or_default();
+        row(&cfg, &check.call, &action, &why.join("; "));
     }
     out.push(']');
     let path =
         std::path::Path::new(&std::env::var_os("OUT_DIR").expect("OUT_DIR")).join("policy.rs");
     std::fs::write(path, out).expect("write policy.rs");
+}
+
+fn condition(condition: &Condition, check: &Check) -> String {
+    let test = match (&condition.any, condition.mask) {
+        (Some(values), None) => format!("Test::AnyOf(&{values:?})"),
+        (None, Some(mask)) => format!("Test::AnyBitOf({mask})"),
+        _ => panic!("a condition has `any` or `mask`: {}", check.call),
+    };
+    let argument = condition.arg;
+    format!("Condition {{ argument: {argument}, test: {test} }}, ")
 }

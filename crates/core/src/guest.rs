@@ -8,19 +8,30 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ringfence_proto::{
     Code, Event, ExecRequest, ExecResult, Failure, Health, JobInfo, KernelInfo, KernelRequest,
     PROTOCOL, RunRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Most bytes of an answer that are read into memory.
 const ANSWER_LIMIT: usize = 160 << 20;
 
 /// Most bytes of one line of a stream of events.
 const LINE_LIMIT: usize = 32 << 20;
+
+/// How often a guest that owes an answer is asked whether it is there, and how long it may take to
+/// say so.
+const PING_EVERY: Duration = Duration::from_secs(15);
+const PING_ANSWER: Duration = Duration::from_secs(30);
+
+/// How long after a command's time limit its guest may take to kill it and say so. Then the guest
+/// is not believed any more: it has been stopped, starved or taken over.
+const GRACE: Duration = Duration::from_secs(15);
 
 /// The events of a job as they come; the last one is its end, or a failure.
 pub type Events = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Failure>> + Send>>;
@@ -47,6 +58,9 @@ impl GuestClient {
         let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(8 << 20)
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_ANSWER)
             .handshake(TokioIo::new(io))
             .await
             .map_err(|e| lost("handshake", e))?;
@@ -57,7 +71,8 @@ impl GuestClient {
 
     /// Asks for its health and checks that both sides speak the same protocol.
     pub async fn health(&self) -> Result<Health, Failure> {
-        let health: Health = self.get("/health", &()).await?;
+        let deadline = Some(Instant::now() + GRACE);
+        let health: Health = by(deadline, self.get("/health", &())).await?;
         if health.protocol != PROTOCOL {
             let theirs = health.protocol;
             return Err(Failure::new(
@@ -69,12 +84,13 @@ impl GuestClient {
     }
 
     pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult, Failure> {
-        self.post("/exec", request).await
+        by(deadline(request), self.post("/exec", request)).await
     }
 
     /// Runs a command and hands out its events as they come.
     pub async fn exec_events(&self, request: &ExecRequest) -> Result<Events, Failure> {
-        self.events(Method::POST, "/exec", request).await
+        self.events(Method::POST, "/exec", request, deadline(request))
+            .await
     }
 
     pub async fn start(&self, request: &ExecRequest) -> Result<JobInfo, Failure> {
@@ -86,8 +102,8 @@ impl GuestClient {
     }
 
     pub async fn run_events(&self, kernel: &str, request: &RunRequest) -> Result<Events, Failure> {
-        self.events(Method::POST, &format!("/kernels/{kernel}/run"), request)
-            .await
+        let path = format!("/kernels/{kernel}/run");
+        self.events(Method::POST, &path, request, None).await
     }
 
     pub async fn start_kernel(
@@ -179,10 +195,12 @@ impl GuestClient {
         method: Method,
         path: &str,
         body: &impl Serialize,
+        deadline: Option<Instant>,
     ) -> Result<Events, Failure> {
         let accept = Some("application/x-ndjson");
-        let response = self.send(method, path, json_body(body)?, accept).await?;
-        Ok(Box::pin(lines(checked(response).await?.into_body())))
+        let answer = self.send(method, path, json_body(body)?, accept);
+        let response = by(deadline, async { checked(answer.await?).await }).await?;
+        Ok(Box::pin(lines(response.into_body(), deadline)))
     }
 
     async fn send(
@@ -212,6 +230,31 @@ impl GuestClient {
             .await
             .map_err(|e| lost(path, e))
     }
+}
+
+/// When a command must have ended, whatever its guest does.
+fn deadline(request: &ExecRequest) -> Option<Instant> {
+    let limit = Duration::from_millis(request.timeout_ms?);
+    Instant::now().checked_add(limit.checked_add(GRACE)?)
+}
+
+async fn by<T>(
+    deadline: Option<Instant>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let Some(deadline) = deadline else {
+        return work.await;
+    };
+    tokio::time::timeout_at(deadline, work)
+        .await
+        .unwrap_or_else(|_| Err(overdue()))
+}
+
+fn overdue() -> Failure {
+    Failure::new(
+        Code::DeadlineExceeded,
+        "the sandbox did not answer in time, also not to say that time was up",
+    )
 }
 
 pub fn full(bytes: Bytes) -> Body {
@@ -270,7 +313,7 @@ fn odd_status(status: StatusCode) -> Failure {
 }
 
 /// Splits a body into lines, each one event; a line over the limit ends the stream.
-fn lines(body: Incoming) -> impl Stream<Item = Result<Event, Failure>> {
+fn lines(body: Incoming, deadline: Option<Instant>) -> impl Stream<Item = Result<Event, Failure>> {
     struct State {
         body: Incoming,
         buffer: BytesMut,
@@ -284,7 +327,7 @@ fn lines(body: Incoming) -> impl Stream<Item = Result<Event, Failure>> {
         searched: 0,
         done: false,
     };
-    futures_util::stream::unfold(start, |mut state| async move {
+    futures_util::stream::unfold(start, move |mut state| async move {
         if state.done {
             return None;
         }
@@ -303,7 +346,19 @@ fn lines(body: Incoming) -> impl Stream<Item = Result<Event, Failure>> {
                 state.done = true;
                 return Some((Err(lost("an event over the limit", LINE_LIMIT)), state));
             }
-            match state.body.frame().await {
+            let frame = match deadline {
+                // A guest that floods always has a next frame, so time is looked at first.
+                Some(deadline) if Instant::now() >= deadline => None,
+                Some(deadline) => tokio::time::timeout_at(deadline, state.body.frame())
+                    .await
+                    .ok(),
+                None => Some(state.body.frame().await),
+            };
+            let Some(frame) = frame else {
+                state.done = true;
+                return Some((Err(overdue()), state));
+            };
+            match frame {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         state.buffer.extend_from_slice(&data);

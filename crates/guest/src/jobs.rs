@@ -110,6 +110,7 @@ impl Job {
     }
 
     /// Appends a rich result.
+    #[allow(dead_code, reason = "for REPL calls")]
     pub(crate) fn push_rich(&self, rich: Rich) {
         self.lock().results.push(rich);
         self.tell();
@@ -126,6 +127,11 @@ impl Job {
         state.pid = pid;
         state.supervisor = Some(supervisor);
         state.terminal = terminal;
+    }
+
+    /// Says which process runs it; that process is not the job's own.
+    pub(crate) fn runs_in(&self, pid: i32) {
+        self.lock().pid = pid;
     }
 
     /// Ends the job; the byte counts are filled in here. The first end counts.
@@ -328,9 +334,11 @@ impl List {
             .filter_map(|job| {
                 let state = job.lock();
                 let at = state.end.as_ref()?.1;
+                let rich = state.results.iter().flat_map(|rich| rich.data.values());
+                let rich: u64 = rich.map(|data| data.len() as u64).sum();
                 Some((
                     at,
-                    state.stdout.kept() + state.stderr.kept(),
+                    state.stdout.kept() + state.stderr.kept() + rich,
                     Arc::clone(job),
                 ))
             })

@@ -9,6 +9,7 @@ mod files;
 mod http;
 mod jobs;
 mod log;
+mod repl;
 mod server;
 mod spawn;
 mod tree;

@@ -175,8 +175,14 @@ async fn serve(
     lifeline: Option<OwnedFd>,
 ) -> Result<(), String> {
     guest.start_reaper();
-    let mut terminate =
-        signal(SignalKind::terminate()).map_err(|e| format!("cannot handle SIGTERM: {e}"))?;
+    // A native sandbox is ended by its lifeline or by SIGKILL. There an init without a handler
+    // gets no SIGTERM of the code inside, and with one it would.
+    let mut terminate = match arguments.listen_fd {
+        Some(_) => None,
+        None => Some(
+            signal(SignalKind::terminate()).map_err(|e| format!("cannot handle SIGTERM: {e}"))?,
+        ),
+    };
     let listening =
         arguments.listen_fd.is_some() || arguments.listen.is_some() || arguments.tcp.is_some();
 
@@ -218,10 +224,16 @@ async fn serve(
             None => pending().await,
         }
     };
+    let terminated = async {
+        match &mut terminate {
+            Some(terminate) => drop(terminate.recv().await),
+            None => pending().await,
+        }
+    };
     tokio::select! {
         () = stdio => {}
         () = lifeline => {}
-        _ = terminate.recv() => {}
+        () = terminated => {}
     }
     guest.kill_everything().await;
     Ok(())

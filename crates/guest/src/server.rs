@@ -4,7 +4,7 @@ use crate::certificates::OomCounter;
 use crate::http::{self, Answer, Request, Response};
 use crate::jobs::{self, Jobs};
 use crate::tree::Supervisors;
-use crate::{exec, files};
+use crate::{exec, files, repl};
 use ::http::Method;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ringfence_proto::{Code, Failure, Health, PROTOCOL};
@@ -47,6 +47,7 @@ pub struct Guest {
     pub(crate) config: Config,
     pub(crate) files: files::Files,
     pub(crate) jobs: Jobs,
+    pub(crate) kernels: repl::Kernels,
     pub(crate) supervisors: Arc<Supervisors>,
     pub(crate) oom: OomCounter,
 }
@@ -56,6 +57,7 @@ impl Guest {
         Arc::new(Self {
             files: files::Files::default(),
             jobs: Jobs::default(),
+            kernels: repl::Kernels::default(),
             supervisors: Supervisors::new(config.init),
             oom: OomCounter::new(config.oom_events.clone()),
             config,
@@ -105,10 +107,11 @@ impl Guest {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
                 jobs: self.jobs.running(),
-                kernels: 0,
+                kernels: self.kernels.count(),
             }),
             (&Method::POST, ["exec"]) => exec::run(&self, request).await,
             (_, ["jobs", rest @ ..]) => jobs::route(&self, request, rest).await,
+            (_, ["kernels", rest @ ..]) => repl::route(&self, request, rest).await,
             (_, ["files", rest @ ..]) => files::route(&self, request, rest).await,
             _ => Err(Failure::new(
                 Code::NotFound,

@@ -67,13 +67,11 @@ pub(crate) struct Ended {
 }
 
 impl Spawned {
-    /// Waits until the program runs; answers with its process id and what tells its end.
+    /// Waits until the program runs; answers with its process id and what tells its end. The id
+    /// is 0 where the program was quick enough to kill its supervisor before it could say so.
     pub(crate) async fn started(mut self) -> Result<(i32, Arc<Supervisor>, Report), Failure> {
         let Some(message) = self.report.message().await else {
-            return Err(
-                Failure::new(Code::Internal, format!("cannot run {}", self.program))
-                    .detail("the supervisor ended before the start"),
-            );
+            return Ok((0, self.supervisor, self.report));
         };
         let (pid, stage, errno) = (message[1] as i32, message[2] as i32, message[3] as i32);
         if stage == Stage::Done as i32 {
@@ -269,11 +267,12 @@ pub(crate) fn spawn(spawn: Spawn, supervisors: &Arc<Supervisors>) -> Result<Spaw
         fds: spawn.fds.len(),
         keep,
         report: report_writer.as_raw_fd(),
+        // With 0 a core pattern that is a program would still be run; with 1 nothing is.
         limits: [(
             libc::RLIMIT_CORE,
             libc::rlimit {
-                rlim_cur: 0,
-                rlim_max: 0,
+                rlim_cur: 1,
+                rlim_max: 1,
             },
         ); 5],
         limits_set: 1,
@@ -415,9 +414,18 @@ unsafe fn supervise(prepared: &mut Prepared) -> ! {
     unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_NAME, c"rf-supervisor".as_ptr(), 0, 0, 0);
-        let default: libc::sigaction = std::mem::zeroed();
+        // The kernel's own form of a sigaction, all zero: the default. The C library's wrapper
+        // refuses the two signals that it uses itself, which may be ignored as well.
+        let default = [0u64; 8];
         for signal in 1..=64 {
-            libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+            let old = std::ptr::null_mut::<libc::c_void>();
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                old,
+                8usize,
+            );
         }
         close_all_but(&prepared.keep);
         let (oom, before) = raise_oom_score();

@@ -2,7 +2,9 @@
 
 use crate::launch::Prepared;
 use crate::words::{Context as _, LastWords, Stage};
-use crate::{INSIDE_ID, Jail, Landlock, Mount, Network, Resource, landlock, mounts, seccomp, sys};
+use crate::{
+    INSIDE_ID, Jail, Landlock, Lifetime, Mount, Network, Resource, landlock, mounts, seccomp, sys,
+};
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -101,6 +103,8 @@ fn resource(resource: Resource) -> u32 {
         Resource::Processes => libc::RLIMIT_NPROC,
         Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
         Resource::MessageQueues => libc::RLIMIT_MSGQUEUE,
+        Resource::RealTimePriority => libc::RLIMIT_RTPRIO,
+        Resource::Nice => libc::RLIMIT_NICE,
     }
 }
 
@@ -134,6 +138,11 @@ fn drop_rights(prepared: &Prepared<'_>) -> Result<(), LastWords> {
     }
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).at(at, "no_new_privs")?;
     sys::clear_capabilities().at(at, "capability sets")?;
+    if jail.lifetime == Lifetime::WithLauncher {
+        // The lifeline asks the guest to end; this needs nobody's help. A launcher that is gone by
+        // now is seen by the lifeline.
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).at(at, "parent death signal")?;
+    }
     if jail.landlock == Landlock::Preferred {
         let writable: Vec<&Path> = jail
             .mounts

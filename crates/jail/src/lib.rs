@@ -162,6 +162,8 @@ pub enum Resource {
     Processes,
     LockedMemory,
     MessageQueues,
+    RealTimePriority,
+    Nice,
 }
 
 /// The version of landlock that this kernel has, 0 where it has none.

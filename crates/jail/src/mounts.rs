@@ -138,19 +138,18 @@ pub(crate) fn owners(jail: &Jail) -> Result<Vec<Option<OwnedFd>>, LastWords> {
 
 /// A user namespace with these maps, held only by the descriptor.
 fn mapping(uids: &str, gids: &str) -> io::Result<OwnedFd> {
+    let (wait, hold) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     match sys::clone(libc::CLONE_NEWUSER as u64, None)? {
-        sys::Cloned::Child => loop {
-            // Waits to be killed; a signal other than that changes nothing.
-            let minute = rustix::time::Timespec {
-                tv_sec: 60,
-                tv_nsec: 0,
-            };
-            let _ = rustix::thread::nanosleep(&minute);
-        },
+        sys::Cloned::Child => {
+            // Lives until the other end closes, also when that is because the launcher was killed.
+            drop(hold);
+            while rustix::io::read(&wait, &mut [0u8; 1]) == Err(rustix::io::Errno::INTR) {}
+            sys::exit_now(0)
+        }
         sys::Cloned::Parent { pid, pidfd } => {
             let result = write_maps(pid, uids, gids)
                 .and_then(|()| fs::File::open(format!("/proc/{pid}/ns/user")));
-            let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+            drop(hold);
             let _ = rustix::process::waitid(
                 rustix::process::WaitId::PidFd(pidfd.as_fd()),
                 rustix::process::WaitIdOptions::EXITED,

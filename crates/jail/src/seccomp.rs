@@ -12,12 +12,19 @@ use std::io;
 pub enum Action {
     Allow,
     Errno(i32),
-    /// Looks at the low 32 bits of one argument; the other way answers EPERM.
+    /// Looks at arguments: true if all conditions of any clause hold. The way that is not allowed
+    /// answers EPERM.
     Check {
-        argument: u8,
-        test: Test,
+        clauses: &'static [&'static [Condition]],
         allow_if_true: bool,
     },
+}
+
+/// A test of the low 32 bits of one argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condition {
+    pub argument: u8,
+    pub test: Test,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,31 +117,40 @@ fn search(ranges: &[(u32, Action)], program: &mut Vec<sock_filter>) {
 
 fn leaf(action: Action, program: &mut Vec<sock_filter>) {
     let Action::Check {
-        argument,
-        test,
+        clauses,
         allow_if_true,
     } = action
     else {
         program.push(op(RETURN, 0, 0, answer(action)));
         return;
     };
-    // seccomp_data: number, architecture, instruction pointer, then six 64-bit arguments.
-    program.push(op(LOAD, 0, 0, 16 + 8 * u32::from(argument)));
-    let (code, values): (u16, &[u32]) = match &test {
-        Test::AnyOf(values) => (IF_EQUAL, values),
-        Test::AnyBitOf(mask) => (IF_ANY_BIT, std::slice::from_ref(mask)),
-    };
-    for (index, value) in values.iter().enumerate() {
-        program.push(op(code, (values.len() - index) as u8, 0, *value));
-    }
     let denied = Action::Errno(libc::EPERM);
     let (if_true, if_false) = if allow_if_true {
         (Action::Allow, denied)
     } else {
         (denied, Action::Allow)
     };
+    for clause in clauses {
+        let mut to_next_clause = Vec::new();
+        for condition in *clause {
+            // seccomp_data: number, architecture, instruction pointer, then six 64-bit arguments.
+            program.push(op(LOAD, 0, 0, 16 + 8 * u32::from(condition.argument)));
+            let (code, values): (u16, &[u32]) = match &condition.test {
+                Test::AnyOf(values) => (IF_EQUAL, values),
+                Test::AnyBitOf(mask) => (IF_ANY_BIT, std::slice::from_ref(mask)),
+            };
+            for (index, value) in values.iter().enumerate() {
+                program.push(op(code, (values.len() - index) as u8, 0, *value));
+            }
+            to_next_clause.push(program.len());
+            program.push(op(JUMP, 0, 0, 0));
+        }
+        program.push(op(RETURN, 0, 0, answer(if_true)));
+        for jump in to_next_clause {
+            program[jump].k = (program.len() - jump - 1) as u32;
+        }
+    }
     program.push(op(RETURN, 0, 0, answer(if_false)));
-    program.push(op(RETURN, 0, 0, answer(if_true)));
 }
 
 pub(crate) fn install() -> io::Result<()> {
@@ -224,17 +240,40 @@ mod tests {
         }
         assert!(!call("unshare", [0x2000_0000, 0, 0, 0, 0, 0]));
         assert!(!call("unshare", [0x4000_0000, 0, 0, 0, 0, 0]));
-        for (family, allowed) in [
-            (1, true),
-            (2, true),
-            (10, true),
-            (16, true),
-            (40, false),
-            (38, false),
-            (17, false),
+        for (family, protocol, allowed) in [
+            (1, 0, true),
+            (2, 0, true),
+            (2, 6, true),
+            (10, 17, true),
+            (10, 58, true),
+            (2, 132, false),
+            (10, 262, false),
+            (16, 0, true),
+            (16, 15, false),
+            (40, 0, false),
+            (38, 0, false),
+            (17, 0, false),
         ] {
-            assert_eq!(call("socket", [family, 0, 0, 0, 0, 0]), allowed, "{family}");
+            let made = call("socket", [family, 1, protocol, 0, 0, 0]);
+            assert_eq!(made, allowed, "{family} {protocol}");
         }
+        assert!(call("socketpair", [1, 1, 0, 0, 0, 0]));
+        assert!(!call("socketpair", [40, 1, 0, 0, 0, 0]));
+        assert!(call("fchmod", [3, 0o1755, 0, 0, 0, 0]));
+        assert!(!call("fchmod", [3, 0o4755, 0, 0, 0, 0]));
+        assert!(!call("fchmodat", [3, 0, 0o2755, 0, 0, 0]));
+        assert!(!call("mknodat", [3, 0, 0o10_4755, 0, 0, 0]));
+        let (create, unnamed) = (0o100, 0o2020_0000);
+        assert!(call("openat", [3, 0, create, 0o755, 0, 0]));
+        assert!(!call("openat", [3, 0, create, 0o4755, 0, 0]));
+        assert!(!call("openat", [3, 0, unnamed, 0o2755, 0, 0]));
+        // Without a file to make, the mode is whatever was left in the register.
+        assert!(call("openat", [3, 0, 0, 0o4755, 0, 0]));
+        assert!(call("prlimit64", [0, 7, 0, 0, 0, 0]));
+        assert!(!call("prlimit64", [1, 7, 0, 0, 0, 0]));
+        assert!(call("setpriority", [0, 0, 19, 0, 0, 0]));
+        assert!(!call("setpriority", [0, 1, 19, 0, 0, 0]));
+        assert!(!call("sched_setscheduler", [1, 5, 0, 0, 0, 0]));
         assert!(!call("ioctl", [0, 0x5412, 0, 0, 0, 0]));
         // Only the low half of a request counts for the kernel, and so for the filter.
         assert!(!call("ioctl", [0, 0x1_0000_5412, 0, 0, 0, 0]));

@@ -1,9 +1,10 @@
 //! A launcher that serves many: one single-threaded process, asked over a socket pair.
 //!
 //! A server with threads can't clone itself safely, so it starts this once and asks it for each
-//! sandbox. The launcher's end leaves its sandboxes running.
+//! sandbox. Its end is the end of the sandboxes that are bound to their launcher, and leaves the
+//! others running.
 
-use crate::{Jail, LastWords, Stage, launch};
+use crate::{Jail, LastWords, Launched, Stage, launch};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -19,11 +20,18 @@ enum Reply {
 
 /// Serves requests from `stream` until it ends.
 pub fn serve(mut stream: UnixStream) -> io::Result<()> {
-    ignore_children();
+    // Sandboxes that end are reaped by the kernel.
+    crate::sys::ignore_children();
+    let mut bound: Vec<Launched> = Vec::new();
     while let Some(bytes) = receive(&mut stream)? {
+        bound.retain(|launched| !has_ended(launched));
         let reply = match serde_json::from_slice::<Jail>(&bytes) {
             Ok(jail) => match launch(&jail) {
-                Ok(launched) => Reply::Launched { pid: launched.pid },
+                Ok(launched) => {
+                    let pid = launched.pid;
+                    bound.extend(launched.lifeline.is_some().then_some(launched));
+                    Reply::Launched { pid }
+                }
                 Err(words) => Reply::Failed(words),
             },
             Err(error) => Reply::Failed(LastWords {
@@ -37,9 +45,14 @@ pub fn serve(mut stream: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Sandboxes that end are reaped by the kernel.
-fn ignore_children() {
-    crate::sys::ignore_children();
+fn has_ended(launched: &Launched) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut watched = [PollFd::new(&launched.pidfd, PollFlags::IN)];
+    matches!(poll(&mut watched, Some(&now)), Ok(1..))
 }
 
 /// The asking side; one request at a time.

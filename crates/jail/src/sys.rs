@@ -146,7 +146,23 @@ pub(crate) fn clear_capabilities() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
 }
 
+/// Sets both limits of this process; a hard limit that is lower already stays.
 pub(crate) fn set_rlimit(resource: u32, value: u64) -> io::Result<()> {
+    let mut now = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure outlives the call; no new limit is given.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0,
+            resource,
+            std::ptr::null::<libc::rlimit64>(),
+            &raw mut now,
+        )
+    })?;
+    let value = value.min(now.rlim_max);
     let limit = libc::rlimit64 {
         rlim_cur: value,
         rlim_max: value,

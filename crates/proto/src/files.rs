@@ -63,7 +63,7 @@ impl ReadQuery {
     }
 }
 
-/// `PUT /files/content`: atomic unless `append`; parents are made.
+/// `PUT /files/content`: atomic unless `append`; parents are made. Answers with the [`Entry`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriteQuery {
@@ -312,7 +312,7 @@ pub struct Hunk {
     pub old_lines: u64,
     pub new_start: u64,
     pub new_lines: u64,
-    /// Each with its sign: `-old`, `+new`.
+    /// Each with its sign: `-old`, `+new`; the first 10,000 of them.
     pub lines: Vec<String>,
 }
 

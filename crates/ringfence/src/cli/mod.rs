@@ -6,6 +6,7 @@ mod docs;
 mod doctor;
 mod env;
 mod gc;
+mod launcher;
 mod man;
 mod progress;
 mod run;
@@ -41,6 +42,7 @@ enum Verb {
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
+    Launcher(launcher::Launcher),
 }
 
 /// The whole command line, for what is made from it.
@@ -80,6 +82,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),
+        Verb::Launcher(launcher) => launcher.main(),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }

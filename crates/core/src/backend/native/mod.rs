@@ -42,6 +42,22 @@ pub enum Launcher {
     Process(Mutex<ringfence_jail::Client>),
 }
 
+impl Launcher {
+    /// Starts `program`, which must be the `ringfence` executable, as a launcher.
+    pub fn start(program: &Path) -> Result<Self, Failure> {
+        let what = || format!("cannot start {} as a launcher", program.display());
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().map_err(|e| Failure::io(what(), &e))?;
+        std::process::Command::new(program)
+            .arg("launcher")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .map_err(|e| Failure::io(what(), &e))?;
+        Ok(Self::Process(Mutex::new(ringfence_jail::Client::new(ours))))
+    }
+}
+
 pub struct Native {
     config: Config,
     launcher: Launcher,

@@ -40,20 +40,15 @@ impl Process {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Kills it and waits until it is gone.
-    fn kill(&self) {
-        let Some(pid) = Pid::from_raw(self.pid) else {
-            return;
-        };
-        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
-            return;
-        };
+    /// Kills it, and answers with what to wait for until it is gone.
+    fn kill(&self) -> Option<OwnedFd> {
+        let pidfd = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
         // The descriptor holds whichever process has the number now; only then look who it is.
         if !self.is_alive() {
-            return;
+            return None;
         }
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        wait(&pidfd);
+        Some(pidfd)
     }
 }
 
@@ -124,22 +119,31 @@ impl Record {
         }
     }
 
-    /// Ends every process of it; the guest is the init of its pid namespace, so all go with it.
+    /// Ends every process of it. The guest is the init of its pid namespace, so all go with it,
+    /// but only when it gets to run; so that nothing keeps it from that, all are told.
     pub(super) fn kill(&self) {
-        match &self.process {
-            Some(process) => process.kill(),
-            None => {
-                for process in self.unnoted() {
-                    process.kill();
-                }
-            }
+        let guests = match &self.process {
+            Some(process) => vec![process.clone()],
+            None => self.unnoted(),
+        };
+        let gone: Vec<OwnedFd> = guests.iter().filter_map(Process::kill).collect();
+        for process in self.in_cgroup() {
+            process.kill();
         }
+        for pidfd in gone {
+            wait(&pidfd);
+        }
+    }
+
+    fn in_cgroup(&self) -> Vec<Process> {
+        let pids = self.cgroup.iter().flat_map(Cgroup::processes);
+        pids.filter_map(Process::of).collect()
     }
 
     /// The guest of a sandbox whose maker died before it could note the process.
     fn unnoted(&self) -> Vec<Process> {
         let mark = format!("--id\0{}\0", self.plan.id);
-        let mut pids: Vec<i32> = fs::read_dir("/proc")
+        let pids = fs::read_dir("/proc")
             .into_iter()
             .flatten()
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -148,13 +152,11 @@ impl Record {
                     line.starts_with(b"ringfence-guest\0")
                         && line.windows(mark.len()).any(|w| w == mark.as_bytes())
                 })
-            })
-            .collect();
+            });
+        let mut found: Vec<Process> = pids.filter_map(Process::of).collect();
         // A child that had not become the guest yet is only known to its cgroup.
-        pids.extend(self.cgroup.iter().flat_map(Cgroup::processes));
-        pids.sort_unstable();
-        pids.dedup();
-        pids.into_iter().filter_map(Process::of).collect()
+        found.extend(self.in_cgroup());
+        found
     }
 
     pub(super) fn remove_cgroup(&self) -> io::Result<()> {

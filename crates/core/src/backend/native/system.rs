@@ -79,7 +79,7 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
             "passwd: files\ngroup: files\nhosts: files dns\n",
         ),
     ]);
-    let mut copied = vec!["/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"];
+    let mut copied = vec!["/etc/ld.so.cache", "/etc/localtime"];
     if plan.network == Network::Host {
         copied.push("/etc/resolv.conf");
     }
@@ -106,8 +106,8 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
     items
 }
 
-/// Folders of `/etc` that programs need and that hold nothing private.
-const ETC: [&str; 9] = [
+/// What programs need of `/etc`, and that holds nothing private: not `/etc/ssl/private`.
+const ETC: [&str; 10] = [
     "alternatives",
     "ca-certificates",
     "fonts",
@@ -116,7 +116,8 @@ const ETC: [&str; 9] = [
     "perl",
     "php",
     "R",
-    "ssl",
+    "ssl/certs",
+    "ssl/openssl.cnf",
 ];
 
 pub(super) fn mounts(
@@ -169,7 +170,7 @@ pub(super) fn mounts(
                 });
             for name in ETC.iter().map(|n| (*n).to_owned()).chain(python) {
                 let path = Path::new("/etc").join(name);
-                if path.is_dir() {
+                if path.exists() {
                     mounts.push(read_only(path.clone(), path));
                 }
             }
@@ -239,9 +240,11 @@ pub(super) fn rlimits(plan: &Plan, cgroup: Option<&Cgroup>) -> Vec<Rlimit> {
     const GUEST_FILES: u64 = 4096;
     let limited = |controller: &str| cgroup.is_some_and(|c| c.hierarchy.has(controller));
     let mut all = vec![
+        // Not 0: a core pattern that is a program, run by root outside, gets the core of a process
+        // with that limit, and of one with the limit 1 it does not.
         Rlimit {
             resource: Resource::Core,
-            value: 0,
+            value: 1,
         },
         Rlimit {
             resource: Resource::FileSize,
@@ -258,6 +261,15 @@ pub(super) fn rlimits(plan: &Plan, cgroup: Option<&Cgroup>) -> Vec<Rlimit> {
         Rlimit {
             resource: Resource::MessageQueues,
             value: 800 << 10,
+        },
+        // What whoever started us may have is not for the code.
+        Rlimit {
+            resource: Resource::RealTimePriority,
+            value: 0,
+        },
+        Rlimit {
+            resource: Resource::Nice,
+            value: 0,
         },
     ];
     if !limited("pids") {

@@ -1,0 +1,282 @@
+//! Kernels: persistent interpreters with a name, and the calls that run in them.
+
+mod call;
+mod certificate;
+mod channel;
+mod output;
+mod process;
+
+use crate::exec::{OUTPUT_LIMIT_MAX, TIMEOUT_MS_MAX};
+use crate::http::{self, Answer, Request};
+use crate::jobs::{self, Tie};
+use crate::server::Guest;
+use ::http::Method;
+use process::Process;
+use ringfence_proto::{
+    Code, Failure, KernelInfo, KernelRequest, OUTPUT_LIMIT, ProcessLimits, RunRequest,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{oneshot, watch};
+
+/// Most kernels of one sandbox.
+const KERNELS: usize = 32;
+
+/// The kernels of a sandbox, by name.
+#[derive(Default)]
+pub(crate) struct Kernels {
+    all: Mutex<BTreeMap<String, Arc<Kernel>>>,
+}
+
+/// A persistent interpreter: its settings, and its process while there is one.
+struct Kernel {
+    name: String,
+    /// Held by the call that runs; waiting calls get it in the order they came.
+    process: tokio::sync::Mutex<Option<Process>>,
+    state: Mutex<State>,
+    /// Calls that run or start a process: one or none.
+    busy: AtomicU32,
+    /// Counts what callers asked for; a call sees those that come while it runs.
+    interrupts: watch::Sender<u64>,
+    closing: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    request: KernelRequest,
+    generation: u32,
+    python: String,
+    version: String,
+}
+
+/// Counts a call as running until it is dropped.
+struct Busy<'a>(&'a AtomicU32);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kernel {
+    fn busy(&self) -> Busy<'_> {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(&self.busy)
+    }
+
+    fn limits(&self) -> ProcessLimits {
+        locked(&self.state).request.limits.clone()
+    }
+
+    /// Starts a process for it.
+    async fn start(&self, guest: &Guest) -> Result<Process, Failure> {
+        if *self.closing.borrow() {
+            return Err(Failure::new(
+                Code::NotFound,
+                format!("kernel {} was removed", self.name),
+            ));
+        }
+        let request = locked(&self.state).request.clone();
+        let process = Box::pin(Process::start(guest, &request)).await?;
+        let mut state = locked(&self.state);
+        state.generation += 1;
+        state.python.clone_from(&process.python);
+        state.version.clone_from(&process.version);
+        Ok(process)
+    }
+
+    fn info(&self) -> KernelInfo {
+        let state = locked(&self.state);
+        KernelInfo {
+            name: self.name.clone(),
+            generation: state.generation,
+            python: state.python.clone(),
+            version: state.version.clone(),
+            busy: self.busy.load(Ordering::Relaxed) > 0,
+        }
+    }
+}
+
+impl Kernels {
+    pub(crate) fn count(&self) -> u32 {
+        locked(&self.all).len() as u32
+    }
+
+    fn get(&self, name: &str) -> Result<Arc<Kernel>, Failure> {
+        check_name(name)?;
+        locked(&self.all)
+            .get(name)
+            .cloned()
+            .ok_or_else(|| Failure::new(Code::NotFound, format!("no such kernel: {name}")))
+    }
+
+    /// The kernel of this name, made with `request` when absent.
+    fn get_or_make(&self, name: &str, request: KernelRequest) -> Result<Arc<Kernel>, Failure> {
+        check_name(name)?;
+        let mut all = locked(&self.all);
+        if let Some(kernel) = all.get(name) {
+            return Ok(Arc::clone(kernel));
+        }
+        if all.len() >= KERNELS {
+            return Err(Failure::new(
+                Code::TooMany,
+                format!("there are {KERNELS} kernels already"),
+            )
+            .hint("remove one that is no longer needed"));
+        }
+        let kernel = Arc::new(Kernel {
+            name: name.to_owned(),
+            process: tokio::sync::Mutex::new(None),
+            state: Mutex::new(State {
+                request,
+                ..State::default()
+            }),
+            busy: AtomicU32::new(0),
+            interrupts: watch::channel(0).0,
+            closing: watch::channel(false).0,
+        });
+        all.insert(name.to_owned(), Arc::clone(&kernel));
+        Ok(kernel)
+    }
+
+    /// Takes it off the list, unless another one has its name by now.
+    fn forget(&self, kernel: &Arc<Kernel>) {
+        let mut all = locked(&self.all);
+        if all
+            .get(&kernel.name)
+            .is_some_and(|known| Arc::ptr_eq(known, kernel))
+        {
+            all.remove(&kernel.name);
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Failure> {
+    let good = (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if good {
+        Ok(())
+    } else {
+        Err(Failure::invalid(
+            "a kernel's name has 1 to 64 letters, digits, _ and -",
+        ))
+    }
+}
+
+pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -> Answer {
+    match (request.method(), rest) {
+        (&Method::GET, []) => {
+            let all: Vec<_> = locked(&guest.kernels.all)
+                .values()
+                .map(|k| k.info())
+                .collect();
+            http::json(&all)
+        }
+        (&Method::PUT, [name]) => put(guest, name, http::body(request).await?).await,
+        (&Method::GET, [name]) => http::json(&guest.kernels.get(name)?.info()),
+        (&Method::DELETE, [name]) => {
+            let kernel = guest.kernels.get(name)?;
+            remove(guest, &kernel).await;
+            http::empty()
+        }
+        (&Method::POST, [name, "run"]) => {
+            let streamed = jobs::wants_events(&request);
+            run(guest, name, http::body(request).await?, streamed).await
+        }
+        (&Method::POST, [name, "interrupt"]) => {
+            guest
+                .kernels
+                .get(name)?
+                .interrupts
+                .send_modify(|count| *count = count.wrapping_add(1));
+            http::empty()
+        }
+        _ => {
+            let path = rest.join("/");
+            Err(Failure::new(
+                Code::NotFound,
+                format!("no such route: /kernels/{path}"),
+            ))
+        }
+    }
+}
+
+/// Starts a kernel, or answers with the one that is there.
+async fn put(guest: &Arc<Guest>, name: &str, request: KernelRequest) -> Answer {
+    let kernel = guest.kernels.get_or_make(name, request.clone())?;
+    // A call that runs is a sign of life, and is not waited for.
+    if let Ok(mut slot) = kernel.process.try_lock()
+        && slot.as_ref().is_none_or(|process| !process.is_idle())
+    {
+        let _busy = kernel.busy();
+        if let Some(process) = slot.take() {
+            process.kill(guest).await;
+        }
+        let before = std::mem::replace(&mut locked(&kernel.state).request, request);
+        match kernel.start(guest).await {
+            Ok(process) => *slot = Some(process),
+            Err(failure) => {
+                let never = {
+                    let mut state = locked(&kernel.state);
+                    state.request = before;
+                    state.generation == 0
+                };
+                if never {
+                    guest.kernels.forget(&kernel);
+                }
+                return Err(failure);
+            }
+        }
+    }
+    http::json(&kernel.info())
+}
+
+/// Ends a kernel and a call that runs in it; nothing of it is left afterwards.
+async fn remove(guest: &Arc<Guest>, kernel: &Arc<Kernel>) {
+    guest.kernels.forget(kernel);
+    kernel.closing.send_replace(true);
+    if let Some(process) = kernel.process.lock().await.take() {
+        process.close(guest).await;
+    }
+}
+
+/// Runs a call; the answer is its result, or its events as they come.
+async fn run(guest: &Arc<Guest>, name: &str, request: RunRequest, streamed: bool) -> Answer {
+    let output_limit = request.output_limit.unwrap_or(OUTPUT_LIMIT);
+    if output_limit > OUTPUT_LIMIT_MAX {
+        return Err(Failure::invalid(format!(
+            "output_limit is over {OUTPUT_LIMIT_MAX} bytes"
+        )));
+    }
+    if request
+        .timeout_ms
+        .is_some_and(|ms| !(1..=TIMEOUT_MS_MAX).contains(&ms))
+    {
+        return Err(Failure::invalid(format!(
+            "timeout_ms is not in 1 to {TIMEOUT_MS_MAX}"
+        )));
+    }
+    if request.cpu_seconds == Some(0) {
+        return Err(Failure::invalid("cpu_seconds is 0"));
+    }
+    let kernel = guest.kernels.get_or_make(name, KernelRequest::default())?;
+    let words = request.code.clone();
+    let id = request.id.as_deref();
+    let job = guest
+        .jobs
+        .add(id, words, Some(name.to_owned()), output_limit)?;
+    let tie = Tie::new(guest, &job, request.on_disconnect, id.is_some());
+    let (sender, started) = oneshot::channel();
+    let task = call::run(Arc::clone(guest), kernel, Arc::clone(&job), request, sender);
+    tokio::spawn(task);
+    let lost = |e| Failure::new(Code::Internal, "cannot run the call").detail(e);
+    started.await.map_err(lost)??;
+    jobs::follow(job, tie, streamed).await
+}

@@ -1,0 +1,120 @@
+use crate::{Outcome, Subject, Wrong, holds, same};
+use ringfence_core::backend::SandboxState;
+use ringfence_core::spec::{MountSpec, SandboxSpec, Workspace};
+use ringfence_core::{Access, Code, GuestClient, Lifetime, SandboxId, resolve};
+
+pub(super) fn labelled() -> SandboxSpec {
+    let labels = [("who".to_owned(), "conformance".to_owned())].into();
+    SandboxSpec {
+        labels,
+        workspace: Workspace::Memory,
+        ..SandboxSpec::default()
+    }
+}
+
+/// A folder of the host keeps files on every backend, for an ordinary user too.
+pub(super) fn on_disk() -> SandboxSpec {
+    let name = format!("ringfence-conformance-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    // The trial itself fails when there is no folder.
+    let _ = std::fs::create_dir_all(&path);
+    let workspace = Workspace::Folder {
+        path,
+        access: Access::ReadWrite,
+    };
+    SandboxSpec {
+        workspace,
+        ..SandboxSpec::default()
+    }
+}
+
+pub(super) async fn two_connections_and_two_sandboxes(s: &Subject) -> Outcome {
+    let again = GuestClient::connect(s.backend.dial(&s.plan.id).await?).await?;
+    again.health().await?;
+    let other = Subject::new(&s.backend, SandboxSpec::default(), Lifetime::Disposable).await?;
+    s.shell("echo mine > file").await?;
+    let seen = other.shell("cat file").await?;
+    let id = other.plan.id.clone();
+    drop(other);
+    s.backend.destroy(&id).await?;
+    holds!(seen.stdout.data.is_empty(), seen.stdout.data.text());
+    same!(s.shell("cat file").await?.stdout.data.text(), "mine\n");
+    Ok(())
+}
+
+pub(super) async fn unknown_sandboxes(s: &Subject) -> Outcome {
+    let id = SandboxId::try_from("box-nobody".to_owned()).map_err(Wrong)?;
+    s.backend.destroy(&id).await?;
+    same!(
+        s.backend.dial(&id).await.err().map(|f| f.code),
+        Some(Code::NotFound)
+    );
+    same!(
+        s.backend.suspend(&id).await.err().map(|f| f.code),
+        Some(Code::NotFound)
+    );
+    // Making the same one again is refused, and harms nothing.
+    same!(
+        s.backend.create(&s.plan).await.err().map(|f| f.code),
+        Some(Code::AlreadyExists)
+    );
+    same!(s.shell("echo alive").await?.stdout.data.text(), "alive\n");
+    Ok(())
+}
+
+pub(super) async fn failed_creation_leaves_nothing(s: &Subject) -> Outcome {
+    let mount = MountSpec {
+        from: "/no/such/folder".into(),
+        to: "/data".into(),
+        access: Access::ReadOnly,
+    };
+    let spec = SandboxSpec {
+        mounts: vec![mount],
+        ..SandboxSpec::default()
+    };
+    let plan = resolve(spec, Lifetime::Kept, &s.backend.guarantees().await?)?;
+    let failure = s
+        .backend
+        .create(&plan)
+        .await
+        .err()
+        .ok_or_else(|| Wrong("made".into()))?;
+    same!(failure.code, Code::NotFound);
+    holds!(failure.message.contains("/no/such/folder"), failure.message);
+    let left = s.backend.list().await?;
+    same!(left.iter().filter(|i| i.id == plan.id).count(), 0);
+    Ok(())
+}
+
+pub(super) async fn is_listed_with_its_labels(s: &Subject) -> Outcome {
+    let all = s.backend.list().await?;
+    let own = all.iter().find(|i| i.id == s.plan.id);
+    let own = own.ok_or_else(|| Wrong("not listed".into()))?;
+    same!(own.state, SandboxState::Running);
+    same!(
+        own.labels.get("who").map(String::as_str),
+        Some("conformance")
+    );
+    Ok(())
+}
+
+pub(super) async fn suspend_keeps_files(s: &Subject) -> Outcome {
+    s.shell("echo kept > file; sleep 1000 & echo").await?;
+    s.backend.suspend(&s.plan.id).await?;
+    let all = s.backend.list().await?;
+    let state = all.iter().find(|i| i.id == s.plan.id).map(|i| i.state);
+    same!(state, Some(SandboxState::Suspended));
+    holds!(s.backend.dial(&s.plan.id).await.is_err());
+    s.backend.create(&s.plan).await?;
+    let guest = GuestClient::connect(s.backend.dial(&s.plan.id).await?).await?;
+    let again = Subject {
+        backend: s.backend.clone(),
+        plan: s.plan.clone(),
+        guest,
+    };
+    same!(again.shell("cat file").await?.stdout.data.text(), "kept\n");
+    if let Workspace::Folder { path, .. } = &s.plan.workspace {
+        let _ = std::fs::remove_dir_all(path);
+    }
+    Ok(())
+}
