@@ -15,6 +15,7 @@ use ringfence_core::{
 };
 use serde::Serialize;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
@@ -202,23 +203,30 @@ impl Run {
         // From here on a signal must not end us before the sandbox is removed.
         let mut signals = Signals::listen()?;
         native.create(&plan).await?;
+        let mut janitor = None;
         let done = tokio::select! {
             biased;
             signal = signals.next() => Ok(ExitCode::from(128 + signal)),
-            done = self.drive(&native, &plan, job) => done,
+            done = self.drive(&native, &plan, job, &mut janitor) => done,
         };
-        let removed = native.destroy(&plan.id).await;
+        if janitor.is_none() {
+            native.destroy(&plan.id).await?;
+        }
         let _ = native.sweep();
-        let code = done?;
-        removed?;
-        Ok(code)
+        done
     }
 
     fn needs_search(&self) -> bool {
         self.python.is_none() && self.env_name.is_none() && self.rootfs.is_none()
     }
 
-    async fn drive(&self, native: &Native, plan: &Plan, job: Job) -> Result<ExitCode, Failure> {
+    async fn drive(
+        &self,
+        native: &Native,
+        plan: &Plan,
+        job: Job,
+        janitor: &mut Option<OwnedFd>,
+    ) -> Result<ExitCode, Failure> {
         let guest = GuestClient::connect(native.dial(&plan.id).await?).await?;
         if let Some((path, bytes)) = job.script {
             let query = WriteQuery {
@@ -242,6 +250,8 @@ impl Run {
         request.output_limit = Some(limit);
         request.stdin = job.stdin;
         let mut events = guest.exec_events(&request).await?;
+        // While the code starts, and before there is a second thread here.
+        *janitor = Some(native.mind(&plan.id)?);
         if request.stdin == Stdin::Stream {
             let guest = guest.clone();
             tokio::spawn(async move {
