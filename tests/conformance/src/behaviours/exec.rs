@@ -278,7 +278,9 @@ async fn ended(guest: &GuestClient, id: &str) -> Result<JobInfo, Wrong> {
 }
 
 pub(super) async fn background_jobs(s: &Subject) -> Outcome {
-    let job = s.guest.start(&shell("echo one; sleep 30")).await?;
+    // Not by a shell, which may be anywhere between its commands when the signal comes.
+    let sleep = ExecRequest::new(Command::Argv(vec!["sleep".into(), "30".into()]));
+    let job = s.guest.start(&sleep).await?;
     let jobs: Vec<JobInfo> = s.guest.get("/jobs", &()).await?;
     same!(jobs.iter().filter(|j| j.id == job.id).count(), 1);
     let info: JobInfo = s.guest.get(&format!("/jobs/{}", job.id), &()).await?;
