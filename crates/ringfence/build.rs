@@ -1,5 +1,10 @@
 //! Builds the static guest with the same cargo and embeds it, so that one file is a complete
 //! installation. `RINGFENCE_GUEST` names a guest that was built before, and skips that.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "cargo speaks to build scripts through both"
+)]
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -63,7 +68,9 @@ fn build() -> PathBuf {
             command.env_remove(&name);
         }
     }
-    command.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    // At a fixed address: relocating itself took a static guest 0.4 ms of each start, and made its
+    // pages private. Code inside has the same rights as the guest, so it gains nothing from that.
+    command.env("RUSTFLAGS", "-C target-feature=+crt-static -C relocation-model=static");
     let status = command.status().expect("run cargo for the guest");
     assert!(status.success(), "building the guest failed");
     folder.join(&target).join(profile).join("ringfence-guest")

@@ -194,6 +194,9 @@ pub fn resolve(
     }
     check_env(&spec.env)?;
     check_labels(&spec.labels)?;
+    if let Some(name) = &spec.environment {
+        check_environment(name)?;
+    }
     if let Workspace::Folder { path, .. } = &spec.workspace {
         absolute(path, "the workspace folder")?;
     }
@@ -406,6 +409,21 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The name becomes part of a path on the host.
+pub fn check_environment(name: &str) -> Result<(), Failure> {
+    let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let good = (1..=32).contains(&name.len())
+        && name.starts_with(word)
+        && name.chars().all(|c| word(c) || c == '_' || c == '-');
+    if good {
+        return Ok(());
+    }
+    Err(
+        Failure::invalid(format!("`{name}` is not the name of an environment"))
+            .hint("use 1 to 32 lower case letters, digits, `_` and `-`"),
+    )
+}
+
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Failure> {
     for (name, value) in labels {
         let good = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
@@ -458,6 +476,24 @@ mod tests {
         SandboxSpec {
             limits,
             ..SandboxSpec::default()
+        }
+    }
+
+    #[test]
+    fn an_environment_stays_below_its_folder() {
+        for (name, good) in [
+            ("data", true),
+            ("../x", false),
+            ("a/b", false),
+            ("", false),
+            (".", false),
+        ] {
+            let spec = SandboxSpec {
+                environment: Some(name.to_owned()),
+                ..SandboxSpec::default()
+            };
+            let plan = resolve(spec, Lifetime::Disposable, &guarantees(Hold::Sandbox));
+            assert_eq!(plan.is_ok(), good, "{name}");
         }
     }
 

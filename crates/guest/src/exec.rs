@@ -70,7 +70,10 @@ pub(crate) async fn start_job(guest: &Arc<Guest>, request: Request) -> Answer {
     http::json(&job.info())
 }
 
-async fn has_started(started: oneshot::Receiver<Result<(), Failure>>) -> Result<(), Failure> {
+/// Tells whether the program of a command runs.
+type Started = oneshot::Receiver<Result<(), Failure>>;
+
+async fn has_started(started: Started) -> Result<(), Failure> {
     let lost = || Failure::new(Code::Internal, "cannot run the command");
     started.await.map_err(|e| lost().detail(e))?
 }
@@ -96,10 +99,7 @@ struct Ends {
 }
 
 /// Starts a command and what drives it; the receiver tells whether its program runs.
-fn start(
-    guest: &Arc<Guest>,
-    exec: ExecRequest,
-) -> Result<(Arc<Job>, oneshot::Receiver<Result<(), Failure>>), Failure> {
+fn start(guest: &Arc<Guest>, exec: ExecRequest) -> Result<(Arc<Job>, Started), Failure> {
     let output_limit = exec.output_limit.unwrap_or(OUTPUT_LIMIT);
     if output_limit > OUTPUT_LIMIT_MAX {
         return Err(Failure::invalid(format!(
@@ -133,11 +133,7 @@ fn start(
     }
 }
 
-fn launch(
-    guest: &Arc<Guest>,
-    job: &Arc<Job>,
-    exec: ExecRequest,
-) -> Result<oneshot::Receiver<Result<(), Failure>>, Failure> {
+fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Started, Failure> {
     let cwd = folder(&guest.config.workspace, exec.cwd.as_deref())?;
     let (argv, shell) = match exec.command {
         Command::Argv(argv) => (argv, None),
@@ -356,7 +352,39 @@ async fn drive(
     terms: Terms,
     started: oneshot::Sender<Result<(), Failure>>,
 ) {
-    let (pid, supervisor, mut report) = match spawned.started().await {
+    let deadline = async {
+        match terms.timeout {
+            Some(timeout) => tokio::time::sleep_until((job.started + timeout).into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut deadline = pin!(deadline);
+    let mut cancelled = pin!(job.cancelled());
+    let mut stopped = None;
+
+    let supervisor = Arc::clone(&spawned.supervisor);
+    let mut starting = pin!(spawned.started());
+    let early = tokio::select! {
+        biased;
+        start = &mut starting => Some(start),
+        () = &mut deadline => {
+            stopped = terms.timeout.map(Stopped::Timeout);
+            None
+        }
+        () = &mut cancelled => {
+            stopped = Some(Stopped::Cancelled);
+            None
+        }
+    };
+    let start = match early {
+        Some(start) => start,
+        None => {
+            // A command can stop its supervisor before that has said a word; killed, it does.
+            supervisor.kill_tree().await;
+            starting.await
+        }
+    };
+    let (pid, _, mut report) = match start {
         Ok(parts) => parts,
         Err(failure) => {
             guest.jobs.forget(&job);
@@ -390,17 +418,10 @@ async fn drive(
         }
     });
     let mut fed = false;
-    let deadline = async {
-        match terms.timeout {
-            Some(timeout) => tokio::time::sleep_until((job.started + timeout).into()).await,
-            None => std::future::pending().await,
-        }
-    };
-
-    let mut deadline = pin!(deadline);
-    let mut cancelled = pin!(job.cancelled());
-    let mut stopped = None;
     let mut ended = loop {
+        if stopped.is_some() {
+            break None;
+        }
         tokio::select! {
             biased;
             () = &mut output, if !output_done => output_done = true,

@@ -110,6 +110,7 @@ impl Job {
     }
 
     /// Appends a rich result.
+    #[allow(dead_code, reason = "for REPL calls")]
     pub(crate) fn push_rich(&self, rich: Rich) {
         self.lock().results.push(rich);
         self.tell();

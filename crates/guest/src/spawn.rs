@@ -67,13 +67,11 @@ pub(crate) struct Ended {
 }
 
 impl Spawned {
-    /// Waits until the program runs; answers with its process id and what tells its end.
+    /// Waits until the program runs; answers with its process id and what tells its end. The id
+    /// is 0 where the program was quick enough to kill its supervisor before it could say so.
     pub(crate) async fn started(mut self) -> Result<(i32, Arc<Supervisor>, Report), Failure> {
         let Some(message) = self.report.message().await else {
-            return Err(
-                Failure::new(Code::Internal, format!("cannot run {}", self.program))
-                    .detail("the supervisor ended before the start"),
-            );
+            return Ok((0, self.supervisor, self.report));
         };
         let (pid, stage, errno) = (message[1] as i32, message[2] as i32, message[3] as i32);
         if stage == Stage::Done as i32 {

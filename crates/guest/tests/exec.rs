@@ -1,4 +1,9 @@
 //! Commands: what they get, what comes back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may fail loudly"
+)]
 mod support;
 
 use bytes::Bytes;
@@ -515,4 +520,46 @@ async fn plain_http_and_standard_streams_work_too() {
         status.unwrap().success(),
         "the end of the stream is the end of the guest"
     );
+}
+
+#[tokio::test]
+async fn a_listening_socket_is_inherited_and_not_passed_on() {
+    use std::os::fd::AsRawFd as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("outside");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
+    // One more that the guest does not know of.
+    let stray = std::fs::File::open("/dev/null").unwrap();
+    rustix::io::fcntl_setfd(&stray, rustix::io::FdFlags::empty()).unwrap();
+    let number = listener.as_raw_fd().to_string();
+    let guest = Guest::start_with(&["--listen-fd", &number, "--tcp", "127.0.0.1:0"]).await;
+    let own = std::fs::read_dir(format!("/proc/{}/fd", guest.pid())).unwrap();
+    let stray = stray.as_raw_fd().to_string();
+    for fd in own
+        .flatten()
+        .filter(|fd| fd.file_name().to_str() == Some(&stray))
+    {
+        let what = std::fs::read_link(fd.path()).unwrap();
+        assert_ne!(what.to_str(), Some("/dev/null"));
+    }
+    let stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(
+        hyper_util::rt::TokioExecutor::new(),
+        hyper_util::rt::TokioIo::new(stream),
+    )
+    .await
+    .unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post("http://guest/exec")
+        .body(full(
+            json!({"command": {"argv": ["ls", "/proc/self/fd"]}})
+                .to_string()
+                .into(),
+        ))
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let result: ringfence_proto::ExecResult = serde_json::from_slice(&body).unwrap();
+    assert_eq!(result.stdout.data.text(), "0\n1\n2\n3\n");
 }

@@ -1,4 +1,9 @@
 //! Jobs that outlive the request that started them, and terminals.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test may fail loudly"
+)]
 mod support;
 
 use bytes::Bytes;

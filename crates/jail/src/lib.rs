@@ -9,6 +9,7 @@
 
 mod cgroup;
 mod inside;
+mod janitor;
 mod landlock;
 mod launch;
 mod mounts;
@@ -18,6 +19,7 @@ mod sys;
 mod words;
 
 pub use cgroup::{Cgroup, Hierarchy, Limits as CgroupLimits};
+pub use janitor::janitor;
 pub use launch::{Launched, launch};
 pub use seccomp::{Rule, rules};
 pub use server::{Client, serve};

@@ -49,3 +49,33 @@ fn unpack(folder: &Path, path: &Path) -> io::Result<()> {
     drop(file);
     fs::rename(&new, path)
 }
+
+/// Removes guests of other versions, and unpackings that were cut off.
+pub(crate) fn remove_old() -> Result<Vec<PathBuf>, Failure> {
+    /// Longer than any unpacking takes.
+    const STALE: std::time::Duration = std::time::Duration::from_secs(60);
+    let folder = settings::cache();
+    let failed = |path: &Path, e: &io::Error| {
+        Failure::io(format!("cannot remove guests in {}", path.display()), e)
+    };
+    let current = format!("guest-{HASH}");
+    let mut removed = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(|e| failed(&folder, &e))? {
+        let path = entry.map_err(|e| failed(&folder, &e))?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
+        let is_guest = name.strip_prefix("guest-").is_some_and(|rest| {
+            rest.len() >= 16 && rest.bytes().take(16).all(|b| b.is_ascii_hexdigit())
+        });
+        // One with a suffix may be in the middle of its unpacking.
+        let in_work = name.contains('.')
+            && fs::symlink_metadata(&path)
+                .and_then(|m| m.modified())
+                .is_ok_and(|m| m.elapsed().is_ok_and(|age| age < STALE));
+        if is_guest && name != current && !in_work {
+            fs::remove_file(&path).map_err(|e| failed(&path, &e))?;
+            removed.push(path);
+        }
+    }
+    removed.sort();
+    Ok(removed)
+}

@@ -4,31 +4,125 @@
 use ringfence_core::interpreter::Search;
 use std::path::PathBuf;
 
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+/// An environment variable that Ringfence reads. `docs/env.md` is made from [`ALL`].
+#[cfg_attr(not(test), expect(dead_code, reason = "its words are for the docs"))]
+pub(crate) struct Variable {
+    pub name: &'static str,
+    pub meaning: &'static str,
+    pub default: &'static str,
 }
 
-fn folder(name: &str) -> Option<PathBuf> {
-    variable(name)
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
+const STATE_DIR: Variable = Variable {
+    name: "RINGFENCE_STATE_DIR",
+    meaning: "folder that holds a folder per sandbox, for as long as the sandbox lives",
+    default: "`/var/lib/ringfence` for root, else `ringfence` below `XDG_STATE_HOME`",
+};
+const CACHE_DIR: Variable = Variable {
+    name: "RINGFENCE_CACHE_DIR",
+    meaning: "folder for what can be made again at any time, such as the unpacked guest",
+    default: "`ringfence` below `XDG_CACHE_HOME`",
+};
+const DATA_DIR: Variable = Variable {
+    name: "RINGFENCE_DATA_DIR",
+    meaning: "folder for what a person made and wants to keep: packages environments",
+    default: "`ringfence` below `XDG_DATA_HOME`",
+};
+const STATE_HOME: Variable = Variable {
+    name: "XDG_STATE_HOME",
+    meaning: "the user's folder for state; not looked at for root",
+    default: "`~/.local/state`",
+};
+const CACHE_HOME: Variable = Variable {
+    name: "XDG_CACHE_HOME",
+    meaning: "the user's folder for caches",
+    default: "`~/.cache`",
+};
+const DATA_HOME: Variable = Variable {
+    name: "XDG_DATA_HOME",
+    meaning: "the user's folder for data",
+    default: "`~/.local/share`",
+};
+const HOME: Variable = Variable {
+    name: "HOME",
+    meaning: "the user's home, where the folders above are",
+    default: "`/`",
+};
+const PATH: Variable = Variable {
+    name: "PATH",
+    meaning: "where `python3` and `uv` are looked for",
+    default: "`/usr/local/bin:/usr/bin:/bin`",
+};
+const PYENV_VERSION: Variable = Variable {
+    name: "PYENV_VERSION",
+    meaning: "the interpreter that a pyenv shim leads to",
+    default: "what pyenv's own files say",
+};
+const TERM: Variable = Variable {
+    name: "TERM",
+    meaning: "kind of the terminal, handed on by `run --tty`",
+    default: "`xterm-256color`",
+};
+const KUBECONFIG: Variable = Variable {
+    name: "KUBECONFIG",
+    meaning: "configuration of a cluster; `doctor` only says whether there is one",
+    default: "`~/.kube/config`",
+};
+/// Read by the library that writes colours, and so listed only.
+#[cfg(test)]
+const NO_COLOR: Variable = Variable {
+    name: "NO_COLOR",
+    meaning: "no colours, also on a terminal, when it is set to anything",
+    default: "colours on a terminal only",
+};
+
+/// Every variable that is read, in the order of the documentation.
+#[cfg(test)]
+pub(crate) const ALL: [&Variable; 12] = [
+    &STATE_DIR,
+    &CACHE_DIR,
+    &DATA_DIR,
+    &STATE_HOME,
+    &CACHE_HOME,
+    &DATA_HOME,
+    &HOME,
+    &PATH,
+    &PYENV_VERSION,
+    &TERM,
+    &KUBECONFIG,
+    &NO_COLOR,
+];
+
+impl Variable {
+    fn text(&self) -> Option<String> {
+        std::env::var(self.name)
+            .ok()
+            .filter(|value| !value.is_empty())
+    }
+
+    /// A relative folder would mean another one in each working folder, so it counts as unset.
+    fn folder(&self) -> Option<PathBuf> {
+        self.text()
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    }
 }
 
 fn home() -> PathBuf {
-    folder("HOME").unwrap_or_else(|| PathBuf::from("/"))
+    HOME.folder().unwrap_or_else(|| PathBuf::from("/"))
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// What lives as long as sandboxes do.
 pub(crate) fn state() -> PathBuf {
-    folder("RINGFENCE_STATE_DIR").unwrap_or_else(|| {
+    STATE_DIR.folder().unwrap_or_else(|| {
         if is_root() {
             return PathBuf::from("/var/lib/ringfence");
         }
-        folder("XDG_STATE_HOME")
+        STATE_HOME
+            .folder()
             .unwrap_or_else(|| home().join(".local/state"))
             .join("ringfence")
     })
@@ -36,27 +130,76 @@ pub(crate) fn state() -> PathBuf {
 
 /// What can be made again at any time.
 pub(crate) fn cache() -> PathBuf {
-    folder("RINGFENCE_CACHE_DIR").unwrap_or_else(|| {
-        folder("XDG_CACHE_HOME")
+    CACHE_DIR.folder().unwrap_or_else(|| {
+        CACHE_HOME
+            .folder()
             .unwrap_or_else(|| home().join(".cache"))
             .join("ringfence")
     })
 }
 
-/// What a person made and wants to keep: packages environments.
+/// What a person made and wants to keep.
 pub(crate) fn data() -> PathBuf {
-    folder("RINGFENCE_DATA_DIR").unwrap_or_else(|| {
-        folder("XDG_DATA_HOME")
+    DATA_DIR.folder().unwrap_or_else(|| {
+        DATA_HOME
+            .folder()
             .unwrap_or_else(|| home().join(".local/share"))
             .join("ringfence")
     })
 }
 
+/// Packages environments, a folder each.
+pub(crate) fn environments() -> PathBuf {
+    data().join("envs")
+}
+
+fn path() -> String {
+    PATH.text()
+        .unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".to_owned())
+}
+
 /// Which interpreter the caller means by `python3`.
 pub(crate) fn search() -> Search {
     Search {
-        path: variable("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".to_owned()),
-        pyenv_version: variable("PYENV_VERSION"),
+        path: path(),
+        pyenv_version: PYENV_VERSION.text(),
         folder: std::env::current_dir().unwrap_or_default(),
     }
+}
+
+/// A program of the search path.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    path()
+        .split(':')
+        .filter(|folder| folder.starts_with('/'))
+        .map(|folder| PathBuf::from(folder).join(name))
+        .find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
+}
+
+/// The kind of the terminal that we are on.
+pub(crate) fn terminal() -> Option<String> {
+    TERM.text()
+}
+
+/// The configuration of a cluster, where there is one.
+pub(crate) fn cluster() -> Option<PathBuf> {
+    let named = KUBECONFIG
+        .text()
+        .and_then(|text| text.split(':').next().map(PathBuf::from));
+    let file = named.unwrap_or_else(|| home().join(".kube/config"));
+    let in_cluster = PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token");
+    [file, in_cluster].into_iter().find(|file| file.is_file())
+}
+
+/// The names of everything in our own environment, which must not be seen inside a sandbox.
+pub(crate) fn names() -> Vec<String> {
+    std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .collect()
+}
+
+/// Whether the tests of generated files shall write them.
+#[cfg(test)]
+pub(crate) fn update_docs() -> bool {
+    std::env::var_os("UPDATE_DOCS").is_some()
 }

@@ -1,16 +1,34 @@
 //! What a person types. One file per verb.
 
+mod completions;
+#[cfg(test)]
+mod docs;
+mod doctor;
+mod env;
+mod gc;
 mod launcher;
+mod man;
+mod progress;
 mod run;
+mod terminal;
 
-use clap::{Parser, Subcommand};
-use ringfence_core::Failure;
+use clap::{CommandFactory as _, Parser, Subcommand};
+use ringfence_core::{Code, Failure};
+use serde::Serialize;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+const EXAMPLES: &str = "\
+Examples:
+  ringfence run -c 'print(2 + 2)'     runs code in a sandbox and prints 4
+  ringfence run -t -- bash            a shell in a sandbox
+  ringfence doctor                    what this machine can enforce, proved
+  ringfence env add data              packages for data work, for `run --env-name data`";
+
 /// Gives every AI agent a computer of its own: runs code that can't hurt anything outside.
 #[derive(Parser)]
-#[command(name = "ringfence", version, about, max_term_width = 100)]
+#[command(name = "ringfence", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -19,20 +37,58 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Run(Box<run::Run>),
+    Doctor(doctor::Doctor),
+    Env(env::Env),
+    Gc(gc::Gc),
+    Completions(completions::Completions),
+    Man(man::Man),
     Launcher(launcher::Launcher),
 }
 
+/// The whole command line, for what is made from it.
+fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Parses the words of a command line, the first of which is our own name.
+fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut cli = Cli::try_parse_from(words)?;
+    if let Verb::Run(run) = &mut cli.verb {
+        // What follows the options is the rest of the line as it is; clap does not say whether a
+        // `--` stood before it.
+        let before = words.len().checked_sub(run.words.len() + 1);
+        run.dashed = before.is_some_and(|at| words[at] == "--");
+    }
+    Ok(cli)
+}
+
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let cli = match parse(&words) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            // Help and version are no failures; a wrong command line is one like any other.
+            return ExitCode::from(match error.use_stderr() {
+                true => Code::InvalidInput.exit_status(),
+                false => 0,
+            });
+        }
+    };
     let done = match cli.verb {
         Verb::Run(run) => run.main(),
+        Verb::Doctor(doctor) => doctor.main(),
+        Verb::Env(env) => env.main(),
+        Verb::Gc(gc) => gc.main(),
+        Verb::Completions(completions) => completions.main(),
+        Verb::Man(man) => man.main(),
         Verb::Launcher(launcher) => launcher.main(),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }
 
 /// Prints a failure once, with its hint, and gives its exit status.
-pub(crate) fn report(failure: &Failure) -> ExitCode {
+fn report(failure: &Failure) -> ExitCode {
     let mut stderr = anstream::stderr().lock();
     let _ = writeln!(stderr, "\x1b[1;31merror:\x1b[0m {failure}");
     if let Some(hint) = &failure.hint {
@@ -42,4 +98,29 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
         let _ = writeln!(stderr, "\x1b[2mdetail: {}\x1b[0m", detail.trim_end());
     }
     ExitCode::from(failure.code.exit_status())
+}
+
+/// Prints a line; a reader that went away is no failure.
+fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(anstream::stdout().lock(), "{line}");
+}
+
+/// Prints something for machines.
+fn say_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Failure::new(Code::Internal, "cannot write the result").detail(e))?;
+    say(text);
+    Ok(())
+}
+
+/// Runs a verb that talks to sandboxes. One thread: the one that clones must be the only one.
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::io("cannot start", &e))?;
+    let done = runtime.block_on(work);
+    // A thread that still reads standard input must not keep the command alive.
+    runtime.shutdown_background();
+    done
 }

@@ -1,82 +1,101 @@
 //! `ringfence run`: one disposable sandbox.
 
+use super::terminal;
 use crate::{embedded, settings};
-use bytes::Bytes;
 use clap::Args;
 use futures_util::StreamExt as _;
 use ringfence_core::backend::native::{Config, Launcher, Native};
 use ringfence_core::proto::{
-    Blob, Cause, Command, Event, ExecRequest, Exit, JobEnd, OUTPUT_LIMIT, Stdin, WriteQuery,
+    Blob, Cause, Certificate, Command, Event, ExecRequest, Exit, JobEnd, OUTPUT_LIMIT, Stdin,
+    WriteQuery,
 };
 use ringfence_core::spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};
 use ringfence_core::{
-    Backend as _, Code, Enforced, Failure, GuestClient, Lifetime, Size, guest, resolve,
+    Backend as _, Code, Enforced, Failure, GuestClient, Lifetime, Plan, Size, resolve,
 };
 use serde::Serialize;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The id of the one job in the sandbox.
+const JOB: &str = "run";
+
+/// Seconds that code has when nobody says how many. A terminal has as many as its user wants.
+const TIMEOUT: f64 = 60.0;
+
+const USAGE: &str = "\
+ringfence run [OPTIONS] FILE [ARG]...
+       ringfence run [OPTIONS] -c CODE [ARG]...
+       ringfence run [OPTIONS] -- COMMAND [ARG]...";
 
 const EXAMPLES: &str = "\
 Examples:
   ringfence run -c 'print(2 + 2)'
   ringfence run script.py --input data.csv
   ringfence run --workspace .:rw -- make test
+  ringfence run -t -- bash
   echo 1 2 3 | ringfence run -c 'print(sum(map(int, input().split())))'
+  curl -s https://example.com/script.py | ringfence run - one two
   ringfence run --memory 256m --timeout 5 --json -c 'x = [0] * 10**9'
 
 Exit status: that of the code; 124 when it ran out of time, 137 when it ran out of memory,
-128 + N when signal N ended it; 64 to 78 when Ringfence itself failed (see docs/cli.md).";
+128 + N when signal N ended it or Ringfence; 64 to 78 when Ringfence itself failed (see
+docs/cli.md).";
 
-/// Runs code in a disposable sandbox.
+/// Runs code in a disposable sandbox
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Run {
-    /// Python code to run
-    #[arg(short, long, value_name = "CODE", conflicts_with = "file")]
+    /// Python code to run; what follows are its arguments
+    #[arg(short, long, value_name = "CODE")]
     code: Option<String>,
 
-    /// A script (.py, .sh) and its arguments
-    #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
+    /// A script (.py, .sh or with a `#!` line) or `-` for Python code on standard input, and its
+    /// arguments; after `--` a command that is there inside
+    #[arg(value_name = "FILE", trailing_var_arg = true)]
+    pub(super) words: Vec<String>,
 
-    /// Arguments of the code or script, or after `--` a command with its own
-    #[arg(
-        value_name = "ARG",
-        allow_hyphen_values = true,
-        trailing_var_arg = true
-    )]
-    args: Vec<String>,
+    /// Whether `--` stood before the words.
+    #[arg(skip)]
+    pub(super) dashed: bool,
 
-    /// Seconds until everything is ended
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
-    timeout: f64,
+    /// Joins this terminal to one inside, for shells and other interactive programs
+    #[arg(short, long, conflicts_with = "json")]
+    tty: bool,
 
-    /// Memory of the whole sandbox
+    /// Seconds until everything is ended [default: 60; with --tty: none]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<f64>,
+
+    /// Memory of the whole sandbox [default: 1 GiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     memory: Option<Size>,
 
-    /// Processors, such as 0.5
+    /// Processors, such as 0.5 [default: 1]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     cpus: Option<f64>,
 
-    /// Processes at one time
+    /// Processes at one time [default: 256]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pids: Option<u64>,
 
-    /// Size of a private workspace
+    /// Size of a private workspace [default: 512 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     workspace_size: Option<Size>,
 
-    /// Size of /tmp
+    /// Size of /tmp [default: 128 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     tmp_size: Option<Size>,
 
-    /// Size of the largest file
+    /// Size of the largest file [default: 256 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     file_size: Option<Size>,
 
-    /// Open files of each process
+    /// Open files of each process [default: 1024]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     open_files: Option<u64>,
 
@@ -84,7 +103,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS", help_heading = "Limits")]
     cpu_time: Option<u64>,
 
-    /// Bytes of each output stream; more is counted and dropped
+    /// Bytes of each output stream; more is counted and dropped [default: 1 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     output: Option<Size>,
 
@@ -132,10 +151,14 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A path inside, and what to write there.
+type Script = (String, Vec<u8>);
+
 /// What runs, and a script to put there before.
 struct Job {
     command: Command,
-    script: Option<(String, Vec<u8>)>,
+    script: Option<Script>,
+    stdin: Stdin,
 }
 
 /// Everything about a run, for machines.
@@ -152,22 +175,23 @@ struct Report<'a> {
 
 impl Run {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| Failure::io("cannot start", &e))?;
-        let code = runtime.block_on(self.run());
-        // A thread that still reads standard input must not keep the command alive.
-        runtime.shutdown_background();
-        code
+        super::block_on(self.run())
     }
 
     async fn run(self) -> Result<ExitCode, Failure> {
+        if self.tty && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+            return Err(Failure::invalid(
+                "cannot use --tty: standard input and output are not a terminal",
+            )
+            .hint("leave out --tty"));
+        }
+        let spec = self.spec()?;
+        let job = self.job(&spec)?;
         let native = Native::new(
             Config {
                 state: settings::state(),
                 guest: embedded::guest()?,
-                environments: settings::data().join("envs"),
+                environments: settings::environments(),
                 interpreter: self
                     .needs_search()
                     .then(|| settings::search().find())
@@ -175,16 +199,21 @@ impl Run {
             },
             Launcher::Inline,
         )?;
-        let spec = self.spec()?;
-        let job = self.job(&spec)?;
         let plan = resolve(spec, Lifetime::Disposable, &native.offers())?;
+        // From here on a signal must not end us before the sandbox is removed.
+        let mut signals = Signals::listen()?;
         native.create(&plan).await?;
-        let done = self.drive(&native, &plan, job).await;
-        let removed = native.destroy(&plan.id).await;
+        let mut janitor = None;
+        let done = tokio::select! {
+            biased;
+            signal = signals.next() => Ok(ExitCode::from(128 + signal)),
+            done = self.drive(&native, &plan, job, &mut janitor) => done,
+        };
+        if janitor.is_none() {
+            native.destroy(&plan.id).await?;
+        }
         let _ = native.sweep();
-        let code = done?;
-        removed?;
-        Ok(code)
+        done
     }
 
     fn needs_search(&self) -> bool {
@@ -194,8 +223,9 @@ impl Run {
     async fn drive(
         &self,
         native: &Native,
-        plan: &ringfence_core::Plan,
+        plan: &Plan,
         job: Job,
+        janitor: &mut Option<OwnedFd>,
     ) -> Result<ExitCode, Failure> {
         let guest = GuestClient::connect(native.dial(&plan.id).await?).await?;
         if let Some((path, bytes)) = job.script {
@@ -205,35 +235,37 @@ impl Run {
             };
             guest.write(&query, bytes).await?;
         }
-        let piped = !io::stdin().is_terminal();
-        let id = "run".to_owned();
         let mut request = ExecRequest::new(job.command);
-        request.timeout_ms = Some((self.timeout * 1000.0) as u64);
-        request.output_limit = Some(self.output.map_or(OUTPUT_LIMIT, |size| size.0));
+        request.id = Some(JOB.to_owned());
         request.limits.cpu_seconds = self.cpu_time;
-        request.id = Some(id.clone());
-        request.stdin = if piped { Stdin::Stream } else { Stdin::Empty };
+        let timeout = self.timeout.or((!self.tty).then_some(TIMEOUT));
+        request.timeout_ms = timeout.map(|seconds| (seconds * 1000.0) as u64);
+        if self.tty {
+            let end = terminal::join(&guest, request).await?;
+            // What a terminal has shown was seen: nothing of it was dropped.
+            self.tell(end.certificate.iter().find(|c| c.cause != Cause::Output));
+            return Ok(ExitCode::from(exit_code(&end)));
+        }
+        let limit = self.output.map_or(OUTPUT_LIMIT, |size| size.0);
+        request.output_limit = Some(limit);
+        request.stdin = job.stdin;
         let mut events = guest.exec_events(&request).await?;
-        if piped {
+        // While the code starts, and before there is a second thread here.
+        *janitor = Some(native.mind(&plan.id)?);
+        if request.stdin == Stdin::Stream {
             let guest = guest.clone();
             tokio::spawn(async move {
                 // A command that does not read its input is no failure.
-                let path = format!("/jobs/{id}/stdin");
-                let _ = guest
-                    .stream(http::Method::POST, &path, standard_input())
-                    .await;
+                let path = format!("/jobs/{JOB}/stdin");
+                let body = terminal::standard_input();
+                let _ = guest.stream(http::Method::POST, &path, body).await;
             });
         }
-        let limit = request.output_limit.unwrap_or(OUTPUT_LIMIT);
-        let mut output = Sink {
-            json: self.json,
-            limit,
-            ..Sink::default()
-        };
+        let mut output = Sink::new(self.json, limit);
         let end = loop {
             match events.next().await {
-                Some(Ok(Event::Stdout { data, .. })) => output.stdout(&data.0),
-                Some(Ok(Event::Stderr { data, .. })) => output.stderr(&data.0),
+                Some(Ok(Event::Stdout { data, .. })) => output.stdout(&data.0).await,
+                Some(Ok(Event::Stderr { data, .. })) => output.stderr(&data.0).await,
                 Some(Ok(Event::End(end))) => break end,
                 Some(Ok(_)) => {}
                 Some(Err(failure)) => return Err(failure),
@@ -242,24 +274,34 @@ impl Run {
         };
         let code = exit_code(&end);
         if self.json {
-            let report = Report {
+            super::say_json(&Report {
                 exit_code: code,
                 truncated: output.out.dropped > 0 || output.err.dropped > 0,
                 stdout: Blob(output.out.kept),
                 stderr: Blob(output.err.kept),
                 end: &end,
                 enforced: &plan.enforced,
-            };
-            let text = serde_json::to_string_pretty(&report)
-                .map_err(|e| Failure::new(Code::Internal, "cannot write the result").detail(e))?;
-            let _ = writeln!(anstream::stdout(), "{text}");
-        } else if let Some(certificate) = &end.certificate {
+            })?;
+        } else {
+            self.tell(end.certificate.as_ref());
+        }
+        Ok(ExitCode::from(code))
+    }
+
+    fn tell(&self, certificate: Option<&Certificate>) {
+        if let Some(certificate) = certificate {
             let _ = writeln!(
                 anstream::stderr(),
                 "\x1b[1;33mringfence:\x1b[0m {certificate}"
             );
         }
-        Ok(ExitCode::from(code))
+    }
+
+    fn environment(&self) -> Result<Option<String>, Failure> {
+        if let Some(name) = &self.env_name {
+            super::env::finished(name)?;
+        }
+        Ok(self.env_name.clone())
     }
 
     fn spec(&self) -> Result<SandboxSpec, Failure> {
@@ -270,7 +312,7 @@ impl Run {
                 .as_deref()
                 .map(absolute_unresolved)
                 .transpose()?,
-            environment: self.env_name.clone(),
+            environment: self.environment()?,
             network: if self.network == "host" {
                 Network::Host
             } else {
@@ -318,52 +360,91 @@ impl Run {
 
     /// What runs: code, a script, or a command of its own.
     fn job(&self, spec: &SandboxSpec) -> Result<Job, Failure> {
-        let python = || vec!["python3".to_owned()];
-        if let Some(code) = &self.code {
-            let mut argv = python();
-            argv.extend(["-c".to_owned(), code.clone()]);
-            argv.extend(self.args.iter().cloned());
-            return Ok(Job {
-                command: Command::Argv(argv),
-                script: None,
-            });
-        }
-        let Some(file) = &self.file else {
-            if io::stdin().is_terminal() {
-                return Err(Failure::invalid("nothing to run")
-                    .hint("give a FILE, or -c CODE, or -- COMMAND; see `ringfence run --help`"));
-            }
-            return Err(
-                Failure::invalid("nothing to run").hint("give a FILE, -c CODE or -- COMMAND")
-            );
+        let stdin = if io::stdin().is_terminal() {
+            Stdin::Empty
+        } else {
+            Stdin::Stream
         };
-        let (mut argv, path, script) = match interpreter_of(file) {
-            None => (vec![file.display().to_string()], None, None),
-            Some(program) => {
-                let (path, script) = place(file, spec)?;
-                (vec![program.to_owned()], Some(path), script)
-            }
-        };
-        argv.extend(path);
-        argv.extend(self.args.iter().cloned());
-        Ok(Job {
-            command: Command::Argv(argv),
+        let job = |start: &[&str], rest: &[String], script| Job {
+            command: Command::Argv(
+                start
+                    .iter()
+                    .map(|word| (*word).to_owned())
+                    .chain(rest.iter().cloned())
+                    .collect(),
+            ),
             script,
-        })
+            stdin: stdin.clone(),
+        };
+        if let Some(code) = &self.code {
+            return Ok(job(&["python3", "-c", code], &self.words, None));
+        }
+        match self.words.as_slice() {
+            [] => Err(Failure::invalid("nothing to run").hint(
+                "give a FILE, `-` for code on standard input, -c CODE, or -- COMMAND; \
+                 see `ringfence run --help`",
+            )),
+            command if self.dashed => Ok(job(&[], command, None)),
+            [dash, ..] if dash == "-" && self.tty => Err(Failure::invalid(
+                "code can't come from a terminal that is joined to one inside",
+            )
+            .hint("give the code as a FILE or with -c")),
+            [dash, args @ ..] if dash == "-" => Ok(Job {
+                stdin: Stdin::Stream,
+                ..job(&["python3", "-"], args, None)
+            }),
+            [file, args @ ..] => {
+                let file = Path::new(file);
+                let program = program_for(file)?;
+                let (path, script) = place(file, spec)?;
+                Ok(job(&[&program, &path], args, script))
+            }
+        }
     }
 }
 
-/// The program for a script, by its name; anything else is a command.
-fn interpreter_of(file: &Path) -> Option<&'static str> {
-    match file.extension()?.to_str()? {
-        "py" => Some("python3"),
-        "sh" | "bash" => Some("bash"),
-        _ => None,
+/// The program that runs a script, by its name or its first line.
+fn program_for(file: &Path) -> Result<String, Failure> {
+    let shown = file.display();
+    let command = || format!("to run a command that is there inside: ringfence run -- {shown} …");
+    let mut start = Vec::new();
+    let read = std::fs::File::open(file).and_then(|f| f.take(256).read_to_end(&mut start));
+    if let Err(error) = read {
+        let failure = Failure::io(format!("cannot read {shown}"), &error);
+        // A bare word is more likely meant as a command than as a file.
+        let bare = file.extension().is_none() && error.kind() == io::ErrorKind::NotFound;
+        return Err(if bare {
+            failure.hint(command())
+        } else {
+            failure
+        });
+    }
+    match file.extension().and_then(|e| e.to_str()) {
+        Some("py") => return Ok("python3".to_owned()),
+        Some("sh" | "bash") => return Ok("bash".to_owned()),
+        _ => {}
+    }
+    let line = start.split(|b| *b == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line
+        .strip_prefix("#!")
+        .unwrap_or("")
+        .split_ascii_whitespace()
+        .filter(|word| !word.starts_with('-'))
+        .map(|word| word.rsplit('/').next().unwrap_or(word))
+        .skip_while(|word| *word == "env");
+    match words.next() {
+        Some(word) if word.starts_with("python") => Ok("python3".to_owned()),
+        Some(word) => Ok(word.to_owned()),
+        None => Err(Failure::invalid(format!(
+            "{shown} is no script: neither .py nor .sh, and no `#!` line"
+        ))
+        .hint(command())),
     }
 }
 
 /// Where a script is inside: in the mounted workspace if it lies there, else copied to /tmp.
-fn place(file: &Path, spec: &SandboxSpec) -> Result<(String, Option<(String, Vec<u8>)>), Failure> {
+fn place(file: &Path, spec: &SandboxSpec) -> Result<(String, Option<Script>), Failure> {
     let what = || format!("cannot read {}", file.display());
     let real = file.canonicalize().map_err(|e| Failure::io(what(), &e))?;
     if let Workspace::Folder { path, .. } = &spec.workspace
@@ -402,39 +483,42 @@ fn absolute_unresolved(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|e| Failure::io(format!("cannot use {}", path.display()), &e))
 }
 
-/// Standard input as a body, read by a thread.
-fn standard_input() -> guest::Body {
-    use http_body_util::{BodyExt as _, StreamBody};
-    let (sender, receiver) = tokio::sync::mpsc::channel::<io::Result<Bytes>>(4);
-    std::thread::spawn(move || {
-        let mut buffer = vec![0u8; 64 << 10];
-        let mut stdin = io::stdin().lock();
-        loop {
-            let read = match stdin.read(&mut buffer) {
-                Ok(0) => return,
-                Ok(read) => Ok(Bytes::copy_from_slice(&buffer[..read])),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => Err(e),
-            };
-            if sender.blocking_send(read).is_err() {
-                return;
-            }
+/// What asks us to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self, Failure> {
+        let on = |kind| signal(kind).map_err(|e| Failure::io("cannot listen for signals", &e));
+        Ok(Self {
+            interrupt: on(SignalKind::interrupt())?,
+            terminate: on(SignalKind::terminate())?,
+            hangup: on(SignalKind::hangup())?,
+        })
+    }
+
+    /// The number of the next one.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => 2,
+            _ = self.terminate.recv() => 15,
+            _ = self.hangup.recv() => 1,
         }
-    });
-    let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
-        let item = receiver.recv().await?;
-        Some((item.map(hyper::body::Frame::data), receiver))
-    });
-    StreamBody::new(stream).boxed_unsync()
+    }
 }
 
 /// Where the output goes: on as it comes, or kept for the report.
-#[derive(Default)]
 struct Sink {
     json: bool,
     limit: u64,
     out: Stream,
     err: Stream,
+    // Written by another thread, so that a reader that stands still can't keep us from a signal.
+    stdout: tokio::io::Stdout,
+    stderr: tokio::io::Stderr,
 }
 
 #[derive(Default)]
@@ -455,28 +539,41 @@ impl Stream {
 }
 
 impl Sink {
-    fn stdout(&mut self, bytes: &[u8]) {
+    fn new(json: bool, limit: u64) -> Self {
+        Self {
+            json,
+            limit,
+            out: Stream::default(),
+            err: Stream::default(),
+            stdout: tokio::io::stdout(),
+            stderr: tokio::io::stderr(),
+        }
+    }
+
+    async fn stdout(&mut self, bytes: &[u8]) {
         let part = self.out.take(bytes, self.limit);
         if self.json {
             self.out.kept.extend_from_slice(part);
         } else {
-            pass_on(&mut io::stdout().lock(), part);
+            pass_on(&mut self.stdout, part).await;
         }
     }
 
-    fn stderr(&mut self, bytes: &[u8]) {
+    async fn stderr(&mut self, bytes: &[u8]) {
         let part = self.err.take(bytes, self.limit);
         if self.json {
             self.err.kept.extend_from_slice(part);
         } else {
-            pass_on(&mut io::stderr().lock(), part);
+            pass_on(&mut self.stderr, part).await;
         }
     }
 }
 
 /// A reader that went away does not change what the code does or its exit status.
-fn pass_on(to: &mut impl io::Write, bytes: &[u8]) {
-    let _ = to.write_all(bytes).and_then(|()| to.flush());
+pub(super) async fn pass_on(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
+    if to.write_all(bytes).await.is_ok() {
+        let _ = to.flush().await;
+    }
 }
 
 fn exit_code(end: &JobEnd) -> u8 {

@@ -188,12 +188,14 @@ echo stands
 sleep MARK
 "#;
 
-/// How many processes have this number among their arguments.
+/// How many processes have this number among their arguments. The search itself has another text.
 async fn marked(s: &Subject, mark: u32) -> Result<usize, Wrong> {
-    let count = format!("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cx {mark}");
+    let text = mark.to_string();
+    let pattern = format!("[{}]{}", &text[..1], &text[1..]);
+    let count =
+        format!("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cx '{pattern}'");
     let text = s.shell(&count).await?.stdout.data.text().trim().to_owned();
-    text.parse()
-        .map_err(|_| Wrong(format!("not a number: {text}")))
+    text.parse().map_err(|_| Wrong(format!("not a number: {text}")))
 }
 
 async fn until_marked(s: &Subject, mark: u32, wanted: usize) -> Outcome {
@@ -276,7 +278,9 @@ async fn ended(guest: &GuestClient, id: &str) -> Result<JobInfo, Wrong> {
 }
 
 pub(super) async fn background_jobs(s: &Subject) -> Outcome {
-    let job = s.guest.start(&shell("echo one; sleep 30")).await?;
+    // Not by a shell, which may be anywhere between its commands when the signal comes.
+    let sleep = ExecRequest::new(Command::Argv(vec!["sleep".into(), "30".into()]));
+    let job = s.guest.start(&sleep).await?;
     let jobs: Vec<JobInfo> = s.guest.get("/jobs", &()).await?;
     same!(jobs.iter().filter(|j| j.id == job.id).count(), 1);
     let info: JobInfo = s.guest.get(&format!("/jobs/{}", job.id), &()).await?;

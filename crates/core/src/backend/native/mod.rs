@@ -300,11 +300,26 @@ impl Native {
         Ok(())
     }
 
+    /// Sees to it that a sandbox is ended and removed when the answer is dropped or this process
+    /// has ended, be it by SIGKILL; nobody has to wait for that. Only for [`Launcher::Inline`].
+    pub fn mind(&self, id: &SandboxId) -> Result<OwnedFd, Failure> {
+        // What it can't remove is swept by the next one that looks.
+        ringfence_jail::janitor(|gone| {
+            let lock = self.store.lock(id);
+            gone.wait();
+            let _ = self.end(id);
+            drop(lock);
+        })
+        .map_err(|e| Failure::io("cannot start a janitor", &e))
+    }
+
     /// Removes what dead owners left behind: disposable sandboxes whose maker is gone, and
     /// creations that were cut off half way.
     pub fn sweep(&self) -> Result<Leftovers, Failure> {
         let mut swept = Leftovers::default();
         for id in self.store.ids()? {
+            // A janitor is at it.
+            let Some(_lock) = self.store.lock(&id) else { continue };
             match self.store.read(&id) {
                 Ok(Some(record)) if record.is_abandoned() => {
                     self.end(&id)?;

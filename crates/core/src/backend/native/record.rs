@@ -300,6 +300,13 @@ impl Store {
         modified.is_ok_and(|m| m.elapsed().is_ok_and(|age| age > Duration::from_secs(60)))
     }
 
+    /// The right to remove an abandoned sandbox; absent where another process has it.
+    pub(super) fn lock(&self, id: &SandboxId) -> Option<fs::File> {
+        let folder = fs::File::open(self.folder(id)).ok()?;
+        folder.try_lock().ok()?;
+        Some(folder)
+    }
+
     pub(super) fn socket(&self, id: &SandboxId) -> Result<Socket, Failure> {
         use rustix::fs::{CWD, Mode, OFlags, openat};
         let folder = self.folder(id);

@@ -161,13 +161,10 @@ pub(super) fn mounts(
                     mounts.push(read_only(path.into(), path.into()));
                 }
             }
-            let python = fs::read_dir("/etc")
-                .into_iter()
-                .flatten()
-                .filter_map(|entry| {
-                    let name = entry.ok()?.file_name().into_string().ok()?;
-                    name.starts_with("python3").then_some(name)
-                });
+            // The system's own Python has a folder of its version there.
+            let version = fs::read_link("/usr/bin/python3").ok();
+            let version = version.and_then(|v| v.file_name()?.to_str().map(str::to_owned));
+            let python = ["python3".to_owned()].into_iter().chain(version);
             for name in ETC.iter().map(|n| (*n).to_owned()).chain(python) {
                 let path = Path::new("/etc").join(name);
                 if path.exists() {

@@ -51,6 +51,9 @@ pub(super) fn make_image(folder: &Path, size: Size, uid: u32, gid: u32) -> Resul
             "-F",
             "-m",
             "0",
+            // Small file systems get blocks of 1 KiB, which loop devices with larger sectors refuse.
+            "-b",
+            "4096",
             "-O",
             "^has_journal,^resize_inode",
             "-E",

@@ -1,0 +1,54 @@
+//! What is going on, for whoever waits: a moving line on a terminal, plain lines elsewhere.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Duration;
+
+pub(crate) struct Progress {
+    /// Absent where standard error is no terminal.
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+            if let Ok(style) =
+                ProgressStyle::with_template("{spinner} {prefix} ({elapsed}) {wide_msg:.dim}")
+            {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        });
+        Self { bar }
+    }
+
+    /// Begins a step.
+    pub(crate) fn step(&self, words: &str) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_prefix(words.to_owned());
+                bar.set_message("");
+            }
+            None => {
+                let _ = writeln!(std::io::stderr(), "{words}");
+            }
+        }
+    }
+
+    /// A detail of the step, seen on a terminal only.
+    pub(crate) fn detail(&self, words: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(words.to_owned());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
