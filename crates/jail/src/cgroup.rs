@@ -200,11 +200,16 @@ impl Cgroup {
         }
     }
 
-    /// Makes the folders and sets the limits.
+    /// Makes the folders, without limits.
     pub(crate) fn make(&self) -> Result<(), LastWords> {
         for folder in self.folders() {
             fs::create_dir(&folder).at(Stage::Cgroup, folder.display())?;
         }
+        Ok(())
+    }
+
+    /// Sets the limits. The child builds its root meanwhile; no code runs in it before this is done.
+    pub(crate) fn limit(&self) -> Result<(), LastWords> {
         for (file, value) in self.settings() {
             fs::write(&file, value).at(Stage::Cgroup, file.display())?;
         }

@@ -137,6 +137,11 @@ fn start(
         sys::Cloned::Parent { pid, pidfd } => (pid, pidfd),
     };
     drop((words_write, ready_write, go_read));
+    if let Some(Err(words)) = jail.cgroup.as_ref().map(crate::Cgroup::limit) {
+        let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
+        reap(&pidfd);
+        return Err(words);
+    }
     if prepared.privileged {
         // The child has made its user namespace when it closes its end of `ready`; only a process
         // outside of that namespace may write maps for a user other than its own.

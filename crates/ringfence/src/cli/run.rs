@@ -360,7 +360,7 @@ impl Run {
 
     /// What runs: code, a script, or a command of its own.
     fn job(&self, spec: &SandboxSpec) -> Result<Job, Failure> {
-        let stdin = if io::stdin().is_terminal() {
+        let stdin = if io::stdin().is_terminal() || is_null(&io::stdin()) {
             Stdin::Empty
         } else {
             Stdin::Stream
@@ -401,6 +401,14 @@ impl Run {
             }
         }
     }
+}
+
+/// Whether this is `/dev/null`, of which nothing needs to be carried inside.
+fn is_null(input: &impl std::os::fd::AsFd) -> bool {
+    let null = rustix::fs::makedev(1, 3);
+    rustix::fs::fstat(input).is_ok_and(|stat| {
+        rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device() && stat.st_rdev == null
+    })
 }
 
 /// The program that runs a script, by its name or its first line.

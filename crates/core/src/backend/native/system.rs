@@ -106,19 +106,12 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
     items
 }
 
-/// What programs need of `/etc`, and that holds nothing private: not `/etc/ssl/private`.
-const ETC: [&str; 10] = [
-    "alternatives",
-    "ca-certificates",
-    "fonts",
-    "java-17-openjdk",
-    "java-21-openjdk",
-    "perl",
-    "php",
-    "R",
-    "ssl/certs",
-    "ssl/openssl.cnf",
-];
+/// What programs need of `/etc` to run, and that holds nothing private. Each is a mount, and each
+/// mount takes time at every start, so what programs do without is not here.
+const ETC: [&str; 5] = ["alternatives", "fonts", "java-17-openjdk", "java-21-openjdk", "R"];
+
+/// What they need besides on a network; not `/etc/ssl/private`.
+const ETC_NETWORK: [&str; 3] = ["ca-certificates", "ssl/certs", "ssl/openssl.cnf"];
 
 pub(super) fn mounts(
     plan: &Plan,
@@ -161,11 +154,11 @@ pub(super) fn mounts(
                     mounts.push(read_only(path.into(), path.into()));
                 }
             }
-            // The system's own Python has a folder of its version there.
-            let version = fs::read_link("/usr/bin/python3").ok();
-            let version = version.and_then(|v| v.file_name()?.to_str().map(str::to_owned));
-            let python = ["python3".to_owned()].into_iter().chain(version);
-            for name in ETC.iter().map(|n| (*n).to_owned()).chain(python) {
+            let network: &[&str] = match plan.network {
+                Network::None => &[],
+                Network::Host => &ETC_NETWORK,
+            };
+            for name in ETC.iter().chain(network) {
                 let path = Path::new("/etc").join(name);
                 if path.exists() {
                     mounts.push(read_only(path.clone(), path));
