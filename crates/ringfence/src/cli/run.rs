@@ -563,7 +563,8 @@ impl Sink {
         if self.json {
             self.out.kept.extend_from_slice(part);
         } else {
-            pass_on(&mut self.stdout, part).await;
+            let rest = pass_on_at_once(io::stdout(), part);
+            pass_on(&mut self.stdout, rest).await;
         }
     }
 
@@ -572,13 +573,32 @@ impl Sink {
         if self.json {
             self.err.kept.extend_from_slice(part);
         } else {
-            pass_on(&mut self.stderr, part).await;
+            let rest = pass_on_at_once(io::stderr(), part);
+            pass_on(&mut self.stderr, rest).await;
         }
     }
 }
 
+/// Writes as much as surely doesn't block, and gives back the rest: a thread that may block costs
+/// more than a short output does.
+fn pass_on_at_once(to: impl std::os::fd::AsFd, bytes: &[u8]) -> &[u8] {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    // What a pipe takes whole when it says that it takes anything.
+    const WHOLE: usize = 4096;
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut ready = [PollFd::new(&to, PollFlags::OUT)];
+    if bytes.len() > WHOLE || !matches!(poll(&mut ready, Some(&now)), Ok(1..)) {
+        return bytes;
+    }
+    let written = rustix::io::write(&to, bytes).unwrap_or(0);
+    bytes.get(written..).unwrap_or_default()
+}
+
 /// A reader that went away does not change what the code does or its exit status.
 pub(super) async fn pass_on(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
+    if bytes.is_empty() {
+        return;
+    }
     if to.write_all(bytes).await.is_ok() {
         let _ = to.flush().await;
     }
