@@ -208,6 +208,18 @@ fn given(args: &[&str]) -> String {
     format!("ARGS = {}\n", serde_json::Value::from(args))
 }
 
+impl Drop for Host {
+    /// Janitors need the state folder to find what they have to remove.
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while fs::read_dir(self.path("state")).is_ok_and(|mut left| left.next().is_some())
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 /// A probe with its arguments and what it needs, for a Python of the host.
 pub fn whole(probe: &str, args: &[&str]) -> String {
     format!("{}{}", given(args), script(probe))

@@ -142,7 +142,7 @@ as_both! {
                     // Spread over the time that a whole run takes, by the number.
                     let delay = Duration::from_micros(u64::from(number) * 7919 % 60_000);
                     let options: &[&str] =
-                        if number % 2 == 0 { &["--workspace", &folder] } else { &[] };
+                        if number.is_multiple_of(2) { &["--workspace", &folder] } else { &[] };
                     let mut command =
                         host.sandbox(options, "import time; time.sleep(0.02)", &[&mark]);
                     command.stdout(Stdio::null()).stderr(Stdio::null());
