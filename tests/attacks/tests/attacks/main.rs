@@ -1,5 +1,6 @@
 //! Attacks on the native sandbox, from inside. Each runs on a sandbox of root and on one of an
 //! ordinary user, and has a control: the same probe, outside, succeeds.
+#![allow(clippy::unwrap_used, reason = "tests, which a macro hides from clippy")]
 
 mod between;
 mod calls;
