@@ -196,7 +196,7 @@ impl Job {
             pid: state.pid,
             started_ms_ago: self.started.elapsed().as_millis() as u64,
             state: match &state.end {
-                Some((end, _)) => JobState::Ended(end.clone()),
+                Some((end, _)) => JobState::Ended(Box::new(end.clone())),
                 None => JobState::Running,
             },
             stdout_bytes: state.stdout.total(),

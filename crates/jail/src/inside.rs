@@ -1,6 +1,6 @@
 //! The inside half: what the child does before it becomes the guest. Each step gives something up.
 
-use crate::launch::Prepared;
+use crate::launch::{Partner, Prepared};
 use crate::words::{Context as _, LastWords, Stage};
 use crate::{
     INSIDE_ID, Jail, Landlock, Lifetime, Mount, Network, Resource, landlock, mounts, seccomp, sys,
@@ -8,25 +8,26 @@ use crate::{
 use std::ffi::CStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
 
-/// The namespaces to be cloned into. A privileged launcher makes the user namespace last.
+/// The namespaces to be cloned into. With a privileged launcher the user namespace is made last,
+/// and the network comes from the launcher.
 pub(crate) fn namespaces(jail: &Jail, privileged: bool) -> u64 {
     let mut flags =
         libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    if jail.network == Network::None {
-        flags |= libc::CLONE_NEWNET;
-    }
     if !privileged {
         flags |= libc::CLONE_NEWUSER;
+        if jail.network == Network::None {
+            flags |= libc::CLONE_NEWNET;
+        }
     }
     flags as u64
 }
 
 /// Becomes the guest; comes back only with last words.
-pub(crate) fn run(prepared: &Prepared<'_>, ready: &OwnedFd, go: &OwnedFd) -> LastWords {
-    match become_guest(prepared, ready, go) {
+pub(crate) fn run(prepared: &Prepared<'_>, launcher: &Partner) -> LastWords {
+    match become_guest(prepared, launcher) {
         Ok(never) => match never {},
         Err(words) => words,
     }
@@ -34,8 +35,7 @@ pub(crate) fn run(prepared: &Prepared<'_>, ready: &OwnedFd, go: &OwnedFd) -> Las
 
 fn become_guest(
     prepared: &Prepared<'_>,
-    ready: &OwnedFd,
-    go: &OwnedFd,
+    launcher: &Partner,
 ) -> Result<std::convert::Infallible, LastWords> {
     let jail = prepared.jail;
     if !prepared.privileged {
@@ -45,8 +45,8 @@ fn become_guest(
         cgroup.enter()?;
     }
     sys::unshare(libc::CLONE_NEWCGROUP).at(Stage::Namespaces, "cgroup")?;
-    if jail.network == Network::None {
-        loopback().at(Stage::Network, "lo")?;
+    if jail.network == Network::None && !prepared.privileged {
+        sys::loopback().at(Stage::Network, "lo")?;
     }
     rustix::system::sethostname(jail.hostname.as_bytes()).at(Stage::Namespaces, &jail.hostname)?;
     mounts::build(prepared)?;
@@ -55,14 +55,13 @@ fn become_guest(
             .at(Stage::Limits, format!("{:?}", limit.resource))?;
     }
     if prepared.privileged {
+        if jail.network == Network::None {
+            join_network(launcher).at(Stage::Network, "network namespace")?;
+        }
         sys::clear_groups().at(Stage::Identity, "groups")?;
         sys::unshare(libc::CLONE_NEWUSER).at(Stage::Identity, "user namespace")?;
-        rustix::io::write(ready, &[1]).at(Stage::Identity, "a pipe")?;
-        let mut signal = [0u8; 1];
-        let heard = rustix::io::read(go, &mut signal).at(Stage::Identity, "a pipe")?;
-        if heard == 0 {
-            return Err(io::Error::from_raw_os_error(libc::EPIPE)).at(Stage::Identity, "maps");
-        }
+        launcher.send(None).at(Stage::Identity, "the launcher")?;
+        launcher.receive().at(Stage::Identity, "the launcher")?;
         sys::set_ids(INSIDE_ID, INSIDE_ID).at(Stage::Identity, "user")?;
     }
     let working = Path::new("/workspace");
@@ -83,15 +82,11 @@ fn map_self(jail: &Jail) -> Result<(), LastWords> {
     write("/proc/self/gid_map", format!("{INSIDE_ID} {} 1", jail.gid))
 }
 
-fn loopback() -> io::Result<()> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let socket = socket_with(
-        AddressFamily::INET,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    sys::loopback_up(socket.as_fd())
+/// Enters the network namespace that the launcher has made meanwhile.
+fn join_network(launcher: &Partner) -> io::Result<()> {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let network = launcher.receive()?.ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))?;
+    Ok(move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 fn resource(resource: Resource) -> u32 {

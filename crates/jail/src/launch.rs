@@ -1,12 +1,13 @@
 //! The outside half of making a sandbox.
 
 use crate::words::{Context as _, LastWords, Stage};
-use crate::{Item, Jail, Lifetime, inside, mounts, sys};
+use crate::{Item, Jail, Lifetime, Network, inside, mounts, sys};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::fd::OwnedFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -120,49 +121,29 @@ fn start(
         None => None,
     };
     let (words_read, words_write) = pipe().at(Stage::Prepare, "a pipe")?;
-    let (ready_read, ready_write) = pipe().at(Stage::Prepare, "a pipe")?;
-    let (go_read, go_write) = pipe().at(Stage::Prepare, "a pipe")?;
+    let (ours, theirs) = Partner::pair().at(Stage::Prepare, "a socket pair")?;
 
     let flags = inside::namespaces(jail, prepared.privileged);
     let cloned = sys::clone(flags, cgroup.as_ref().map(std::os::fd::AsFd::as_fd))
         .at(Stage::Namespaces, "clone3")?;
     let (pid, pidfd) = match cloned {
         sys::Cloned::Child => {
-            drop((words_read, ready_read, go_write));
-            let words = inside::run(&prepared, &ready_write, &go_read);
+            drop((words_read, ours));
+            let words = inside::run(&prepared, &theirs);
             let text = serde_json::to_vec(&words).unwrap_or_default();
             let _ = rustix::io::write(&words_write, &text);
             sys::exit_now(1)
         }
         sys::Cloned::Parent { pid, pidfd } => (pid, pidfd),
     };
-    drop((words_write, ready_write, go_read));
-    if let Some(Err(words)) = jail.cgroup.as_ref().map(crate::Cgroup::limit) {
+    drop((words_write, theirs));
+    // The child builds its root meanwhile, and on the other processor.
+    if let Err(words) = outfit(jail, prepared.privileged, pid, &ours) {
         let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
         reap(&pidfd);
         return Err(words);
     }
-    if prepared.privileged {
-        // The child has made its user namespace when it closes its end of `ready`; only a process
-        // outside of that namespace may write maps for a user other than its own.
-        let mut signal = [0u8; 1];
-        if rustix::io::read(&ready_read, &mut signal) == Ok(1) {
-            let (uid, gid) = (jail.uid, jail.gid);
-            let inside = crate::INSIDE_ID;
-            let maps = (format!("{inside} {uid} 1"), format!("{inside} {gid} 1"));
-            if let Err(error) = mounts::write_maps(pid, &maps.0, &maps.1) {
-                let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
-                reap(&pidfd);
-                return Err(LastWords::new(
-                    Stage::Identity,
-                    format!("user {uid}"),
-                    &error,
-                ));
-            }
-            let _ = rustix::io::write(&go_write, &[1]);
-        }
-    }
-    drop(go_write);
+    drop(ours);
     // End of file without a word means that the guest was executed.
     let mut text = Vec::new();
     fs::File::from(words_read)
@@ -177,6 +158,84 @@ fn start(
         object: String::from_utf8_lossy(&text).into_owned(),
         errno: 0,
     }))
+}
+
+/// Gives a new child what only a process outside can: limits, a network, users.
+fn outfit(jail: &Jail, privileged: bool, pid: i32, child: &Partner) -> Result<(), LastWords> {
+    if let Some(cgroup) = &jail.cgroup {
+        cgroup.limit()?;
+    }
+    if !privileged {
+        return Ok(());
+    }
+    if jail.network == Network::None {
+        let network = new_network().at(Stage::Network, "network namespace")?;
+        // A child that failed already says why by its last words, here and below.
+        let _ = child.send(Some(network.as_fd()));
+    }
+    // It says so when it has made its user namespace. Only a process outside of that may write maps
+    // for a user other than its own.
+    if child.receive().is_ok() {
+        let (uid, gid, inside) = (jail.uid, jail.gid, crate::INSIDE_ID);
+        mounts::write_maps(pid, &format!("{inside} {uid} 1"), &format!("{inside} {gid} 1"))
+            .at(Stage::Identity, format!("user {uid}"))?;
+        let _ = child.send(None);
+    }
+    Ok(())
+}
+
+/// A network namespace with loopback up. To make one takes as long as half of a root does, so it is
+/// made here while the child makes that; this process is in it only for that moment.
+fn new_network() -> io::Result<OwnedFd> {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let own = || fs::File::open("/proc/self/ns/net").map(OwnedFd::from);
+    let before = own()?;
+    sys::unshare(libc::CLONE_NEWNET)?;
+    let made = sys::loopback().and_then(|()| own());
+    move_into_link_name_space(before.as_fd(), Some(LinkNameSpaceType::Network))?;
+    made
+}
+
+/// One end of the line between a launcher and the child that it outfits: each message is one byte,
+/// and may carry a descriptor.
+pub(crate) struct Partner(OwnedFd);
+
+impl Partner {
+    fn pair() -> io::Result<(Self, Self)> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (one, other) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        Ok((Self(out_of_the_way(one)?), Self(out_of_the_way(other)?)))
+    }
+
+    pub(crate) fn send(&self, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+        if !fds.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        sendmsg(&self.0, &[io::IoSlice::new(&[1])], &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next message; an error when the other side has ended.
+    pub(crate) fn receive(&self) -> io::Result<Option<OwnedFd>> {
+        use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0u8; 1];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(&self.0, &mut [io::IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+        if got.bytes == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EPIPE));
+        }
+        Ok(ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        }))
+    }
 }
 
 fn reap(pidfd: &OwnedFd) {

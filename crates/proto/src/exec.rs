@@ -188,7 +188,7 @@ pub enum Event {
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     Running,
-    Ended(JobEnd),
+    Ended(Box<JobEnd>),
 }
 
 /// A job: an exec or a REPL call, running or ended and not yet removed.

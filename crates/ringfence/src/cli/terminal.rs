@@ -52,7 +52,7 @@ pub(crate) async fn join(guest: &GuestClient, mut request: ExecRequest) -> Resul
     drop(raw);
     let job: JobInfo = guest.get(&path("wait"), &()).await?;
     match job.state {
-        JobState::Ended(end) => Ok(end),
+        JobState::Ended(end) => Ok(*end),
         JobState::Running => Err(Failure::new(
             Code::Internal,
             "the terminal has closed before its command",
