@@ -339,12 +339,14 @@ judge(give)
         if std::path::Path::new("/etc/ssl/private").exists() {
             host.outside(probe, &[]).reached();
         }
-        host.inside(&[], probe, &[]).denied(&["ENOENT"]);
-        // Certificates are there, so it is not just that nothing is.
+        // With a network, where certificates are there, so it is not just that nothing is.
+        let network = ["--network", "host"];
+        host.inside(&network, probe, &[]).denied(&["ENOENT"]);
         let certificates = r#"judge(lambda: len(os.listdir("/etc/ssl/certs")))"#;
         if std::path::Path::new("/etc/ssl/certs").exists() {
-            host.inside(&[], certificates, &[]).reached();
+            host.inside(&network, certificates, &[]).reached();
         }
+        host.inside(&[], probe, &[]).denied(&["ENOENT"]);
     }
 
     /// Files that whoever started the sandbox had open.
