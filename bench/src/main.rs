@@ -98,7 +98,10 @@ fn main() -> Result<()> {
         // second sandbox lives at that moment, as on any host that is in use.
         let second = plan(&native)?;
         native.create(&second).await?;
-        GuestClient::connect(native.dial(&second.id).await?).await?.health().await?;
+        GuestClient::connect(native.dial(&second.id).await?)
+            .await?
+            .health()
+            .await?;
         memory = idle_memory(&live.id.to_string())?;
         native.destroy(&second.id).await?;
         let one = RunRequest {

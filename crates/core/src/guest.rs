@@ -29,6 +29,9 @@ const LINE_LIMIT: usize = 32 << 20;
 const PING_EVERY: Duration = Duration::from_secs(15);
 const PING_ANSWER: Duration = Duration::from_secs(30);
 
+/// The longest that any other request may take, whatever is carried.
+const LONGEST: Duration = Duration::from_secs(600);
+
 /// How long after a command's time limit its guest may take to kill it and say so. Then the guest
 /// is not believed any more: it has been stopped, starved or taken over.
 const GRACE: Duration = Duration::from_secs(15);
@@ -47,7 +50,7 @@ pub struct GuestClient {
 fn lost(what: &str, error: impl std::fmt::Display) -> Failure {
     Failure::new(
         Code::Unavailable,
-        format!("the sandbox did not answer: {what}"),
+        format!("cannot read the sandbox's answer: {what}"),
     )
     .detail(error)
 }
@@ -84,26 +87,36 @@ impl GuestClient {
     }
 
     pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult, Failure> {
-        by(deadline(request), self.post("/exec", request)).await
+        by(
+            deadline(request.timeout_ms),
+            self.call(Method::POST, "/exec", request),
+        )
+        .await
     }
 
     /// Runs a command and hands out its events as they come.
     pub async fn exec_events(&self, request: &ExecRequest) -> Result<Events, Failure> {
-        self.events(Method::POST, "/exec", request, deadline(request))
+        self.events(Method::POST, "/exec", request, deadline(request.timeout_ms))
             .await
     }
 
     pub async fn start(&self, request: &ExecRequest) -> Result<JobInfo, Failure> {
-        self.post("/jobs", request).await
+        by(
+            Some(Instant::now() + GRACE),
+            self.call(Method::POST, "/jobs", request),
+        )
+        .await
     }
 
     pub async fn run(&self, kernel: &str, request: &RunRequest) -> Result<ExecResult, Failure> {
-        self.post(&format!("/kernels/{kernel}/run"), request).await
+        let path = format!("/kernels/{kernel}/run");
+        by(queued(request), self.call(Method::POST, &path, request)).await
     }
 
     pub async fn run_events(&self, kernel: &str, request: &RunRequest) -> Result<Events, Failure> {
         let path = format!("/kernels/{kernel}/run");
-        self.events(Method::POST, &path, request, None).await
+        self.events(Method::POST, &path, request, queued(request))
+            .await
     }
 
     pub async fn start_kernel(
@@ -111,8 +124,11 @@ impl GuestClient {
         kernel: &str,
         request: &KernelRequest,
     ) -> Result<KernelInfo, Failure> {
-        self.call(Method::PUT, &format!("/kernels/{kernel}"), request)
-            .await
+        by(
+            longest(),
+            self.call(Method::PUT, &format!("/kernels/{kernel}"), request),
+        )
+        .await
     }
 
     /// Writes a whole file; `query` is a [`ringfence_proto::WriteQuery`].
@@ -122,19 +138,18 @@ impl GuestClient {
         bytes: impl Into<Bytes>,
     ) -> Result<ringfence_proto::Entry, Failure> {
         let path = with_query("/files/content", query)?;
-        let response = self
-            .send(Method::PUT, &path, full(bytes.into()), None)
-            .await?;
-        read_json(response).await
+        let answer = self.send(Method::PUT, &path, full(bytes.into()), None);
+        by(longest(), async { read_json(answer.await?).await }).await
     }
 
     /// Reads a file, or a part of it, that fits into memory.
     pub async fn read(&self, query: &ringfence_proto::ReadQuery) -> Result<Bytes, Failure> {
         let path = with_query("/files/content", query)?;
-        let response = self
-            .send(Method::GET, &path, full(Bytes::new()), None)
-            .await?;
-        read_all(checked(response).await?).await
+        let answer = self.send(Method::GET, &path, full(Bytes::new()), None);
+        by(longest(), async {
+            read_all(checked(answer.await?).await?).await
+        })
+        .await
     }
 
     pub async fn get<T: DeserializeOwned>(
@@ -143,11 +158,8 @@ impl GuestClient {
         query: &impl Serialize,
     ) -> Result<T, Failure> {
         let path = with_query(path, query)?;
-        read_json(
-            self.send(Method::GET, &path, full(Bytes::new()), None)
-                .await?,
-        )
-        .await
+        let answer = self.send(Method::GET, &path, full(Bytes::new()), None);
+        by(longest(), async { read_json(answer.await?).await }).await
     }
 
     pub async fn post<T: DeserializeOwned>(
@@ -155,11 +167,11 @@ impl GuestClient {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, Failure> {
-        self.call(Method::POST, path, body).await
+        by(longest(), self.call(Method::POST, path, body)).await
     }
 
-    /// A JSON request with a JSON answer.
-    pub async fn call<T: DeserializeOwned>(
+    /// A JSON request with a JSON answer, for as long as that takes.
+    async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -175,9 +187,8 @@ impl GuestClient {
         path: &str,
         body: &impl Serialize,
     ) -> Result<(), Failure> {
-        checked(self.send(method, path, json_body(body)?, None).await?)
-            .await
-            .map(drop)
+        let answer = self.send(method, path, json_body(body)?, None);
+        by(longest(), async { checked(answer.await?).await.map(drop) }).await
     }
 
     /// A request with a streamed body; the answer is checked for failure and handed over.
@@ -233,9 +244,20 @@ impl GuestClient {
 }
 
 /// When a command must have ended, whatever its guest does.
-fn deadline(request: &ExecRequest) -> Option<Instant> {
-    let limit = Duration::from_millis(request.timeout_ms?);
+fn deadline(timeout_ms: Option<u64>) -> Option<Instant> {
+    let limit = Duration::from_millis(timeout_ms?);
     Instant::now().checked_add(limit.checked_add(GRACE)?)
+}
+
+/// When a call must have ended. Calls of one kernel wait for each other, and its limit begins when
+/// it does.
+fn queued(request: &RunRequest) -> Option<Instant> {
+    deadline(request.timeout_ms)?.checked_add(LONGEST)
+}
+
+/// When a request that is no command must have been answered.
+fn longest() -> Option<Instant> {
+    Instant::now().checked_add(LONGEST)
 }
 
 async fn by<T>(

@@ -34,10 +34,6 @@ impl SandboxId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-
-    pub fn is_disposable(&self) -> bool {
-        self.0.starts_with("run-")
-    }
 }
 
 impl TryFrom<String> for SandboxId {
@@ -124,6 +120,8 @@ pub enum Hold {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guarantees {
     pub backend: String,
+    /// A private workspace can be on disk, with its size limited.
+    pub disk_workspace: bool,
     pub controls: BTreeMap<Control, (Hold, String)>,
 }
 
@@ -182,6 +180,8 @@ pub struct Plan {
     pub enforced: Vec<Enforced>,
 }
 
+const MOST_MOUNTS: usize = 64;
+
 /// Turns what was asked into what will be done, against what the backend can enforce.
 pub fn resolve(
     spec: SandboxSpec,
@@ -189,6 +189,9 @@ pub fn resolve(
     guarantees: &Guarantees,
 ) -> Result<Plan, Failure> {
     let limits = limits(&spec)?;
+    if spec.mounts.len() > MOST_MOUNTS {
+        return Err(Failure::invalid(format!("more than {MOST_MOUNTS} mounts")));
+    }
     for mount in &spec.mounts {
         check_mount(mount)?;
     }
@@ -199,18 +202,23 @@ pub fn resolve(
     }
     if let Workspace::Folder { path, .. } = &spec.workspace {
         absolute(path, "the workspace folder")?;
+        check_source(path)?;
     }
     if let Some(rootfs) = &spec.rootfs {
         absolute(rootfs, "the root folder")?;
     }
     let workspace = match (spec.workspace, lifetime) {
         (Workspace::Fresh, Lifetime::Disposable) => Workspace::Memory,
-        (Workspace::Fresh, Lifetime::Kept) => match guarantees.controls.get(&Control::Workspace) {
-            Some((_, by)) if by.contains("loop") => Workspace::Disk,
-            _ => Workspace::Memory,
-        },
+        (Workspace::Fresh, Lifetime::Kept) if guarantees.disk_workspace => Workspace::Disk,
+        (Workspace::Fresh, Lifetime::Kept) => Workspace::Memory,
         (other, _) => other,
     };
+    let in_folder = matches!(workspace, Workspace::Folder { .. });
+    if in_folder && spec.limits.workspace.is_some() {
+        return Err(Failure::invalid(
+            "a workspace size can't be set for a folder of the host",
+        ));
+    }
     let mut enforced = Vec::new();
     let given = &spec.limits;
     let network = match spec.network {
@@ -256,38 +264,40 @@ pub fn resolve(
         ),
     ];
     for (control, limit, demanded) in rows {
-        let (mut hold, mut by) = guarantees
+        // What the caller has given up by what it asked for.
+        let waived = match control {
+            Control::Network if spec.network == Network::Host => Some("asked for"),
+            Control::Workspace if in_folder => Some("a folder of the host"),
+            _ => None,
+        };
+        if let Some(why) = waived {
+            let limit = limit.filter(|_| control == Control::Network);
+            enforced.push(Enforced {
+                control,
+                hold: Hold::None,
+                limit,
+                by: why.to_owned(),
+            });
+            continue;
+        }
+        let (hold, by) = guarantees
             .controls
             .get(&control)
             .cloned()
             .unwrap_or((Hold::None, "not offered by this backend".to_owned()));
-        if control == Control::Network && spec.network == Network::Host {
-            (hold, by) = (Hold::None, "asked for".to_owned());
-        }
-        if control == Control::Workspace
-            && let Workspace::Folder { .. } = workspace
-        {
-            if given.workspace.is_some() {
-                return Err(Failure::invalid(
-                    "a workspace size can't be set for a folder of the host",
-                ));
-            }
-            (hold, by) = (Hold::None, "a folder of the host".to_owned());
-        }
         let unmet = demanded && hold != Hold::Sandbox;
-        let by_choice = by == "asked for" || by == "a folder of the host";
-        if unmet && !by_choice && !spec.prefer {
+        if unmet && !spec.prefer {
             let name = control.name();
-            let how = if hold == Hold::Process {
-                "only for each process"
-            } else {
-                "not"
+            let message = match hold {
+                Hold::Process => {
+                    format!(
+                        "{name} can be limited here for each process only, not as a whole: {by}"
+                    )
+                }
+                _ => format!("{name} can't be enforced here: {by}"),
             };
-            return Err(Failure::new(
-                Code::Unenforceable,
-                format!("{name} can {how} be enforced here: {by}"),
-            )
-            .hint("`ringfence doctor` says how to change that; `--prefer` takes the nearest"));
+            return Err(Failure::new(Code::Unenforceable, message)
+                .hint("`ringfence doctor` says how to change that; `--prefer` takes the nearest"));
         }
         enforced.push(Enforced {
             control,
@@ -378,9 +388,27 @@ fn absolute(path: &Path, what: &str) -> Result<(), Failure> {
     )))
 }
 
+/// Places of the host that hold no files of a person, but the machine itself.
+fn check_source(from: &Path) -> Result<(), Failure> {
+    let machine = ["/proc", "/sys", "/dev"]
+        .iter()
+        .any(|m| from.starts_with(m));
+    if from == Path::new("/") || machine {
+        return Err(Failure::new(
+            Code::Forbidden,
+            format!(
+                "cannot give {} to a sandbox: it is the host itself",
+                from.display()
+            ),
+        ));
+    }
+    Ok(())
+}
+
 fn check_mount(mount: &MountSpec) -> Result<(), Failure> {
     absolute(&mount.from, "a mount's source")?;
     absolute(&mount.to, "a mount's target")?;
+    check_source(&mount.from)?;
     let reserved = [
         "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64",
     ];
@@ -464,6 +492,7 @@ mod tests {
         controls.insert(Control::Memory, (memory, "test".to_owned()));
         Guarantees {
             backend: "test".to_owned(),
+            disk_workspace: true,
             controls,
         }
     }
@@ -564,7 +593,6 @@ mod tests {
             assert!(SandboxId::try_from(bad.to_owned()).is_err(), "{bad}");
         }
         let id = SandboxId::random(Lifetime::Disposable).unwrap();
-        assert!(id.is_disposable());
         assert_eq!(SandboxId::try_from(id.as_str().to_owned()).unwrap(), id);
     }
 }

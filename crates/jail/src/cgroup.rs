@@ -296,18 +296,6 @@ impl Cgroup {
         fs::File::open(path).ok().map(OwnedFd::from)
     }
 
-    /// Bytes in use now, where memory is counted.
-    pub fn memory_used(&self) -> Option<u64> {
-        let file = match &self.hierarchy {
-            Hierarchy::V2 { parent, .. } => parent.join(&self.name).join("memory.current"),
-            Hierarchy::V1 { parents } => {
-                let (_, parent) = parents.iter().find(|(c, _)| c == "memory")?;
-                parent.join(&self.name).join("memory.usage_in_bytes")
-            }
-        };
-        fs::read_to_string(file).ok()?.trim().parse().ok()
-    }
-
     /// Processes in it, in our own pid namespace.
     pub fn processes(&self) -> Vec<i32> {
         let mut all: Vec<i32> = self

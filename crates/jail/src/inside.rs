@@ -2,9 +2,7 @@
 
 use crate::launch::{Partner, Prepared};
 use crate::words::{Context as _, LastWords, Stage};
-use crate::{
-    INSIDE_ID, Jail, Landlock, Lifetime, Mount, Network, Resource, landlock, mounts, seccomp, sys,
-};
+use crate::{INSIDE_ID, Jail, Lifetime, Mount, Network, Resource, landlock, mounts, seccomp, sys};
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -85,8 +83,13 @@ fn map_self(jail: &Jail) -> Result<(), LastWords> {
 /// Enters the network namespace that the launcher has made meanwhile.
 fn join_network(launcher: &Partner) -> io::Result<()> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-    let network = launcher.receive()?.ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))?;
-    Ok(move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
+    let network = launcher
+        .receive()?
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))?;
+    Ok(move_into_link_name_space(
+        network.as_fd(),
+        Some(LinkNameSpaceType::Network),
+    )?)
 }
 
 fn resource(resource: Resource) -> u32 {
@@ -138,23 +141,21 @@ fn drop_rights(prepared: &Prepared<'_>) -> Result<(), LastWords> {
         // now is seen by the lifeline.
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).at(at, "parent death signal")?;
     }
-    if jail.landlock == Landlock::Preferred {
-        let writable: Vec<&Path> = jail
-            .mounts
-            .iter()
-            .filter_map(|mount| match mount {
-                Mount::Bind {
-                    to,
-                    access: crate::Access::ReadWrite,
-                    ..
-                }
-                | Mount::Memory { to, .. }
-                | Mount::Image { to, .. } => Some(to.as_path()),
-                Mount::Dev { .. } => Some(Path::new("/dev/shm")),
-                Mount::Bind { .. } | Mount::Proc => None,
-            })
-            .collect();
-        landlock::restrict(&writable, prepared.guest.as_fd()).at(Stage::Landlock, "ruleset")?;
-    }
+    let writable: Vec<&Path> = jail
+        .mounts
+        .iter()
+        .filter_map(|mount| match mount {
+            Mount::Bind {
+                to,
+                access: crate::Access::ReadWrite,
+                ..
+            }
+            | Mount::Memory { to, .. }
+            | Mount::Image { to, .. } => Some(to.as_path()),
+            Mount::Dev { .. } => Some(Path::new("/dev/shm")),
+            Mount::Bind { .. } | Mount::Proc => None,
+        })
+        .collect();
+    landlock::restrict(&writable, prepared.guest.as_fd()).at(Stage::Landlock, "ruleset")?;
     seccomp::install().at(Stage::Seccomp, "filter")
 }

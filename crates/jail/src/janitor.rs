@@ -29,12 +29,19 @@ pub fn janitor(work: impl FnOnce(Gone)) -> io::Result<OwnedFd> {
             // Whoever waits for the end of our output, or for a signal to our group to take
             // effect, waits for the other process only.
             let _ = rustix::process::setsid();
-            if let Ok(null) = openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+            if let Ok(null) = openat(
+                CWD,
+                "/dev/null",
+                OFlags::RDWR | OFlags::CLOEXEC,
+                Mode::empty(),
+            ) {
                 for fd in 0..3 {
                     let _ = sys::place(null.as_raw_fd(), fd);
                 }
             }
-            work(Gone { pipe: wait });
+            // A panic must not go on in a copy of the caller.
+            let work = std::panic::AssertUnwindSafe(|| work(Gone { pipe: wait }));
+            let _ = std::panic::catch_unwind(work);
             sys::exit_now(0)
         }
     }

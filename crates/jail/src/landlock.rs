@@ -14,14 +14,18 @@ const MAKE_CHAR: u64 = 1 << 6;
 const MAKE_BLOCK: u64 = 1 << 11;
 const IOCTL_DEV: u64 = 1 << 15;
 
+/// The version of landlock that can be used here, 0 where there is none. Version 1 can't allow a
+/// file to be moved from one folder to another, which programs do all the time.
 pub(crate) fn version() -> i32 {
-    sys::landlock_version()
+    match sys::landlock_version() {
+        1 => 0,
+        version => version,
+    }
 }
 
 /// Every file-system right that this version knows.
 fn all(version: i32) -> u64 {
     match version {
-        1 => (1 << 13) - 1,
         2 => (1 << 14) - 1,
         3 | 4 => (1 << 15) - 1,
         _ => (1 << 16) - 1,
@@ -39,7 +43,7 @@ pub(crate) fn restrict(writable: &[&Path], guest: BorrowedFd<'_>) -> io::Result<
     let all = all(version);
     let scopes = if version >= 6 { 3 } else { 0 };
     let size = match version {
-        1..=3 => 8,
+        ..=3 => 8,
         4..=5 => 16,
         _ => 24,
     };

@@ -41,6 +41,10 @@ pub(crate) struct Prepared<'a> {
 
 /// Makes a sandbox and answers when its guest runs, or with what went wrong; then nothing is left.
 pub fn launch(jail: &Jail) -> Result<Launched, LastWords> {
+    if rustix::process::geteuid().is_root() && (jail.uid == 0 || jail.gid == 0) {
+        let refused = io::Error::from_raw_os_error(libc::EPERM);
+        return Err(refused).at(Stage::Identity, "code never runs as root of the host");
+    }
     let jail = &with_copies(jail)?;
     let (lifeline_inside, lifeline_outside) = match jail.lifetime {
         Lifetime::WithLauncher => {
@@ -129,7 +133,13 @@ fn start(
     let (pid, pidfd) = match cloned {
         sys::Cloned::Child => {
             drop((words_read, ours));
-            let words = inside::run(&prepared, &theirs);
+            // A panic must not go on in a copy of the caller.
+            let work = std::panic::AssertUnwindSafe(|| inside::run(&prepared, &theirs));
+            let words = std::panic::catch_unwind(work).unwrap_or(LastWords {
+                stage: Stage::Prepare,
+                object: "a panic in the child".to_owned(),
+                errno: 0,
+            });
             let text = serde_json::to_vec(&words).unwrap_or_default();
             let _ = rustix::io::write(&words_write, &text);
             sys::exit_now(1)
@@ -149,10 +159,14 @@ fn start(
     fs::File::from(words_read)
         .read_to_end(&mut text)
         .at(Stage::Prepare, "last words")?;
-    if text.is_empty() {
+    if text.is_empty() && !has_ended(&pidfd) {
         return Ok((pid, pidfd));
     }
     reap(&pidfd);
+    if text.is_empty() {
+        let killed = io::Error::from_raw_os_error(libc::ESRCH);
+        return Err(killed).at(Stage::Prepare, "the child was killed");
+    }
     Err(serde_json::from_slice(&text).unwrap_or(LastWords {
         stage: Stage::Prepare,
         object: String::from_utf8_lossy(&text).into_owned(),
@@ -177,8 +191,12 @@ fn outfit(jail: &Jail, privileged: bool, pid: i32, child: &Partner) -> Result<()
     // for a user other than its own.
     if child.receive().is_ok() {
         let (uid, gid, inside) = (jail.uid, jail.gid, crate::INSIDE_ID);
-        mounts::write_maps(pid, &format!("{inside} {uid} 1"), &format!("{inside} {gid} 1"))
-            .at(Stage::Identity, format!("user {uid}"))?;
+        mounts::write_maps(
+            pid,
+            &format!("{inside} {uid} 1"),
+            &format!("{inside} {gid} 1"),
+        )
+        .at(Stage::Identity, format!("user {uid}"))?;
         let _ = child.send(None);
     }
     Ok(())
@@ -216,7 +234,12 @@ impl Partner {
         if !fds.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(&fds));
         }
-        sendmsg(&self.0, &[io::IoSlice::new(&[1])], &mut ancillary, SendFlags::NOSIGNAL)?;
+        sendmsg(
+            &self.0,
+            &[io::IoSlice::new(&[1])],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        )?;
         Ok(())
     }
 
@@ -227,7 +250,12 @@ impl Partner {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0u8; 1];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let got = recvmsg(&self.0, &mut [io::IoSliceMut::new(&mut byte)], &mut ancillary, flags)?;
+        let got = recvmsg(
+            &self.0,
+            &mut [io::IoSliceMut::new(&mut byte)],
+            &mut ancillary,
+            flags,
+        )?;
         if got.bytes == 0 {
             return Err(io::Error::from_raw_os_error(libc::EPIPE));
         }
@@ -236,6 +264,18 @@ impl Partner {
             _ => None,
         }))
     }
+}
+
+pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(
+        poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)),
+        Ok(1..)
+    )
 }
 
 fn reap(pidfd: &OwnedFd) {

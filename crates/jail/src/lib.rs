@@ -57,7 +57,6 @@ pub struct Jail {
     pub network: Network,
     pub cgroup: Option<Cgroup>,
     pub rlimits: Vec<Rlimit>,
-    pub landlock: Landlock,
     pub lifetime: Lifetime,
 }
 
@@ -129,14 +128,6 @@ pub enum Network {
     /// A network of its own in which there is only loopback.
     None,
     Host,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Landlock {
-    /// Where the kernel has it.
-    Preferred,
-    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -348,7 +348,13 @@ fn dev(shm: u64, devices: &[OwnedFd]) -> Result<(), LastWords> {
         };
         made.at(Stage::Mounts, path.display())?;
     }
-    let pts = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
+    let pts = [
+        ("newinstance", ""),
+        ("ptmxmode", "0666"),
+        ("mode", "0620"),
+        // Terminals count against one number for the whole machine.
+        ("max", "64"),
+    ];
     file_system("devpts", &pts)
         .and_then(|m| attach(&m, CWD, Path::new("/dev/pts")))
         .at(Stage::Mounts, "/dev/pts")?;

@@ -10,7 +10,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 /// Longest description that a launcher reads.
-const LONGEST: u32 = 4 << 20;
+const LONGEST: u32 = 16 << 20;
 
 #[derive(Serialize, Deserialize)]
 enum Reply {
@@ -24,7 +24,7 @@ pub fn serve(mut stream: UnixStream) -> io::Result<()> {
     crate::sys::ignore_children();
     let mut bound: Vec<Launched> = Vec::new();
     while let Some(bytes) = receive(&mut stream)? {
-        bound.retain(|launched| !has_ended(launched));
+        bound.retain(|launched| !crate::launch::has_ended(&launched.pidfd));
         let reply = match serde_json::from_slice::<Jail>(&bytes) {
             Ok(jail) => match launch(&jail) {
                 Ok(launched) => {
@@ -45,16 +45,6 @@ pub fn serve(mut stream: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-fn has_ended(launched: &Launched) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let mut watched = [PollFd::new(&launched.pidfd, PollFlags::IN)];
-    matches!(poll(&mut watched, Some(&now)), Ok(1..))
-}
-
 /// The asking side; one request at a time.
 #[derive(Debug)]
 pub struct Client {
@@ -68,7 +58,15 @@ impl Client {
 
     /// The process id of the new sandbox's guest, or what went wrong in making it.
     pub fn launch(&mut self, jail: &Jail) -> io::Result<Result<i32, LastWords>> {
-        send(&mut self.stream, &serde_json::to_vec(jail)?)?;
+        let description = serde_json::to_vec(jail)?;
+        if description.len() > LONGEST as usize {
+            return Ok(Err(LastWords {
+                stage: Stage::Prepare,
+                object: format!("its description is over {LONGEST} bytes"),
+                errno: libc::E2BIG,
+            }));
+        }
+        send(&mut self.stream, &description)?;
         let bytes = receive(&mut self.stream)?
             .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         Ok(match serde_json::from_slice(&bytes)? {

@@ -17,8 +17,10 @@ pub(crate) fn guest() -> Result<PathBuf, Failure> {
     if is_ours(&path) {
         return Ok(path);
     }
-    unpack(&folder, &path)
-        .map_err(|e| Failure::io(format!("cannot unpack the guest to {}", path.display()), &e))?;
+    unpack(&folder, &path).map_err(|e| {
+        Failure::io(format!("cannot unpack the guest to {}", path.display()), &e)
+            .hint("RINGFENCE_CACHE_DIR and RINGFENCE_STATE_DIR name other folders")
+    })?;
     Ok(path)
 }
 

@@ -20,7 +20,7 @@ const STATE_DIR: Variable = Variable {
 const CACHE_DIR: Variable = Variable {
     name: "RINGFENCE_CACHE_DIR",
     meaning: "folder for what can be made again at any time, such as the unpacked guest",
-    default: "`ringfence` below `XDG_CACHE_HOME`",
+    default: "`/var/cache/ringfence` for root, else `ringfence` below `XDG_CACHE_HOME`",
 };
 const DATA_DIR: Variable = Variable {
     name: "RINGFENCE_DATA_DIR",
@@ -34,7 +34,7 @@ const STATE_HOME: Variable = Variable {
 };
 const CACHE_HOME: Variable = Variable {
     name: "XDG_CACHE_HOME",
-    meaning: "the user's folder for caches",
+    meaning: "the user's folder for caches; not looked at for root",
     default: "`~/.cache`",
 };
 const DATA_HOME: Variable = Variable {
@@ -131,10 +131,11 @@ pub(crate) fn state() -> PathBuf {
 /// What can be made again at any time.
 pub(crate) fn cache() -> PathBuf {
     CACHE_DIR.folder().unwrap_or_else(|| {
-        CACHE_HOME
-            .folder()
-            .unwrap_or_else(|| home().join(".cache"))
-            .join("ringfence")
+        if is_root() {
+            return PathBuf::from("/var/cache/ringfence");
+        }
+        let caches = CACHE_HOME.folder().unwrap_or_else(|| home().join(".cache"));
+        caches.join("ringfence")
     })
 }
 

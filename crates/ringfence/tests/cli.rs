@@ -505,3 +505,106 @@ fn a_terminal_inside() {
     assert_eq!(after.output_modes, before.output_modes);
     assert_eq!(place.sandboxes(), Vec::<String>::new());
 }
+
+#[test]
+fn a_reader_that_leaves_ends_the_run() {
+    let place = Place::new();
+    let mut child = started(
+        &place,
+        "echo ready; while true; do echo on; sleep 0.01; done",
+    );
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+    place.until_nothing_is_left();
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let place = Place::new();
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let status = place
+        .command(&["run", "-c", "print(1)"])
+        .stdout(full)
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(74));
+}
+
+#[test]
+fn failures_are_json_too() {
+    let place = Place::new();
+    let output = place.run(&["run", "--json", "no-such-file.py"]);
+    assert_eq!(output.status.code(), Some(66));
+    let error = &json_of(&output)["error"];
+    assert_eq!(error["code"], "not_found");
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("no-such-file.py")
+    );
+}
+
+fn json_of(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn mounts_that_make_no_sense_are_refused() {
+    let place = Place::new();
+    let file = place.path("file");
+    fs::write(&file, "x").unwrap();
+    let file = file.to_str().unwrap();
+    for (args, code, words) in [
+        (["--workspace", file], 64, "not a directory"),
+        (["--workspace", ".:zz"], 64, "neither ro nor rw"),
+        (["--workspace", "/proc"], 77, "the host itself"),
+        (["--workspace", "/"], 77, "the host itself"),
+        (["--mount", "/etc/hostname:/x:zz"], 64, "neither ro nor rw"),
+        (["--mount", ":"], 66, "cannot use"),
+        (["--mount", "a:b:c:d"], 64, "is not a mount"),
+        (["--timeout", "-1"], 64, "0.001"),
+        (["--cpus", "-1"], 64, "between"),
+        (["--memory", "-1"], 64, "not a size"),
+    ] {
+        let output = place.run(&["run", args[0], args[1], "--", "true"]);
+        let (status, _, err) = said(&output);
+        assert_eq!((status, args), (code, args), "{err}");
+        assert!(err.contains(words), "{args:?}: {err}");
+    }
+}
+
+/// Copies a program with the libraries it needs into a root of its own.
+fn root_with(place: &Place, program: &str) -> PathBuf {
+    let root = place.path("root");
+    let listed = Command::new("ldd").arg(program).output().unwrap();
+    let text = text(&listed.stdout);
+    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
+    for file in libraries.chain([program]) {
+        let to = root.join(file.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(file, to).unwrap();
+    }
+    root
+}
+
+#[test]
+fn a_link_in_a_root_folder_does_not_lead_to_the_host() {
+    let place = Place::new();
+    let root = root_with(&place, "/usr/bin/cat");
+    fs::create_dir(root.join("inner")).unwrap();
+    fs::write(root.join("inner/file"), "inner\n").unwrap();
+    fs::create_dir(place.path("secret")).unwrap();
+    fs::write(place.path("secret/file"), "secret\n").unwrap();
+    std::os::unix::fs::symlink(place.path("secret"), root.join("out")).unwrap();
+    std::os::unix::fs::symlink("inner", root.join("in")).unwrap();
+    let root = root.to_str().unwrap();
+    let cat = |file: &str| place.run(&["run", "--rootfs", root, "--", "/usr/bin/cat", file]);
+    assert_eq!(ok(&cat("/in/file")), "inner\n");
+    let output = cat("/out/file");
+    assert!(!output.status.success());
+    assert!(!text(&output.stdout).contains("secret"));
+}

@@ -52,6 +52,7 @@ impl Backend for Fake {
         let controls = claimed.map(|c| (c, (Hold::Sandbox, "pretended".to_owned())));
         Ok(Guarantees {
             backend: "fake".to_owned(),
+            disk_workspace: true,
             controls: controls.into(),
         })
     }

@@ -34,10 +34,19 @@ fn crates_name_only_what_lies_below_them() {
         let names: BTreeSet<String> = names.iter().map(|n| (*n).to_owned()).collect();
         assert_eq!(named_by(krate), names, "{krate}");
     }
-    let known: BTreeSet<String> = allowed.iter().map(|(krate, _)| (*krate).to_owned()).collect();
+    let known: BTreeSet<String> = allowed
+        .iter()
+        .map(|(krate, _)| (*krate).to_owned())
+        .collect();
     let there: BTreeSet<String> = fs::read_dir(root().join("crates"))
         .expect("crates")
-        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
         .collect();
     assert_eq!(there, known, "a new crate needs a row here");
 }
@@ -60,9 +69,16 @@ fn unsafe_code_is_allowed_in_two_files() {
     let allowed: BTreeSet<String> = found
         .iter()
         .filter(|path| {
-            fs::read_to_string(path).expect("a source").contains("allow(unsafe_code)")
+            fs::read_to_string(path)
+                .expect("a source")
+                .contains("allow(unsafe_code)")
         })
-        .map(|path| path.strip_prefix(root()).expect("below the root").display().to_string())
+        .map(|path| {
+            path.strip_prefix(root())
+                .expect("below the root")
+                .display()
+                .to_string()
+        })
         .collect();
     let two = ["crates/guest/src/spawn.rs", "crates/jail/src/sys.rs"];
     assert_eq!(allowed, two.map(str::to_owned).into());

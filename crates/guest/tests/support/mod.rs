@@ -1,5 +1,10 @@
 //! A real guest process, and a client that speaks to it.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses a part"
+)]
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};

@@ -2,7 +2,7 @@
 
 use crate::{embedded, settings};
 use clap::Args;
-use ringfence_core::backend::native::{Config, Launcher, Native};
+use ringfence_core::backend::native::{Config, Launcher, Native, PATIENCE};
 use ringfence_core::{Failure, SandboxId};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ pub(crate) struct Gc {
 #[derive(Serialize)]
 struct Removed {
     sandboxes: Vec<SandboxId>,
+    /// What did not go, and why.
+    stuck: Vec<(SandboxId, String)>,
     environments: Vec<String>,
     guests: Vec<PathBuf>,
 }
@@ -44,14 +46,19 @@ impl Gc {
             },
             Launcher::Inline,
         )?;
+        let swept = native.sweep(PATIENCE)?;
         let removed = Removed {
-            sandboxes: native.sweep()?.sandboxes,
+            sandboxes: swept.sandboxes,
+            stuck: swept.stuck,
             environments: super::env::remove_unfinished()?,
             guests: embedded::remove_old()?,
         };
         if self.json {
             super::say_json(&removed)?;
             return Ok(ExitCode::SUCCESS);
+        }
+        for (id, why) in &removed.stuck {
+            super::say(format_args!("sandbox {id} does not go: {why}"));
         }
         for id in &removed.sandboxes {
             super::say(format_args!("removed sandbox {id}"));

@@ -11,13 +11,15 @@ use ringfence_core::proto::{
 };
 use ringfence_core::spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};
 use ringfence_core::{
-    Backend as _, Code, Enforced, Failure, GuestClient, Lifetime, Plan, Size, resolve,
+    Backend as _, Code, Control, Enforced, Failure, GuestClient, Hold, Lifetime, Plan, Size,
+    resolve,
 };
 use serde::Serialize;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -68,50 +70,95 @@ pub(crate) struct Run {
     tty: bool,
 
     /// Seconds until everything is ended [default: 60; with --tty: none]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
 
     /// Memory of the whole sandbox [default: 1 GiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     memory: Option<Size>,
 
     /// Processors, such as 0.5 [default: 1]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     cpus: Option<f64>,
 
     /// Processes at one time [default: 256]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     pids: Option<u64>,
 
     /// Size of a private workspace [default: 512 MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     workspace_size: Option<Size>,
 
     /// Size of /tmp [default: 128 MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     tmp_size: Option<Size>,
 
     /// Size of the largest file [default: 256 MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     file_size: Option<Size>,
 
     /// Open files of each process [default: 1024]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     open_files: Option<u64>,
 
     /// Seconds of processor time of each process
-    #[arg(long, value_name = "SECONDS", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     cpu_time: Option<u64>,
 
     /// Bytes of each output stream; more is counted and dropped [default: 1 MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        help_heading = "Limits",
+        allow_negative_numbers = true
+    )]
     output: Option<Size>,
 
-    /// A host folder to work in, in place of a private one: FOLDER[:ro|:rw]
+    /// A host folder to work in, in place of a private one, read-only unless `:rw`: FOLDER[:ro|:rw]
     #[arg(short, long, value_name = "FOLDER", help_heading = "Files")]
     workspace: Option<String>,
 
-    /// A host file or folder to see inside: FROM:TO[:ro|:rw]
+    /// A host file or folder to see inside, read-only unless `:rw`: FROM:TO[:ro|:rw]
     #[arg(short, long, value_name = "MOUNT", help_heading = "Files")]
     mount: Vec<String>,
 
@@ -161,6 +208,12 @@ struct Job {
     stdin: Stdin,
 }
 
+/// A run that did not come about, for machines.
+#[derive(Serialize)]
+struct Failed<'a> {
+    error: &'a Failure,
+}
+
 /// Everything about a run, for machines.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -175,7 +228,14 @@ struct Report<'a> {
 
 impl Run {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
-        super::block_on(self.run())
+        let json = self.json;
+        match super::block_on(self.run()) {
+            Err(failure) if json => {
+                super::say_json(&Failed { error: &failure })?;
+                Ok(ExitCode::from(failure.code.exit_status()))
+            }
+            done => done,
+        }
     }
 
     async fn run(self) -> Result<ExitCode, Failure> {
@@ -203,6 +263,7 @@ impl Run {
         // From here on a signal must not end us before the sandbox is removed.
         let mut signals = Signals::listen()?;
         native.create(&plan).await?;
+        self.tell_weaker(&plan);
         let mut janitor = None;
         let done = tokio::select! {
             biased;
@@ -210,9 +271,13 @@ impl Run {
             done = self.drive(&native, &plan, job, &mut janitor) => done,
         };
         if janitor.is_none() {
-            native.destroy(&plan.id).await?;
+            let removed = native.destroy(&plan.id).await;
+            if done.is_ok() {
+                removed?;
+            }
         }
-        let _ = native.sweep();
+        // What does not go at once is left to `ringfence gc`.
+        let _ = native.sweep(Duration::ZERO);
         done
     }
 
@@ -241,7 +306,11 @@ impl Run {
         let timeout = self.timeout.or((!self.tty).then_some(TIMEOUT));
         request.timeout_ms = timeout.map(|seconds| (seconds * 1000.0) as u64);
         if self.tty {
-            let end = terminal::join(&guest, request).await?;
+            // The guest keeps the limit; one that does not is not waited for.
+            let limit = timeout.map_or(Duration::MAX, |s| Duration::from_secs_f64(s + 15.0));
+            let joined = tokio::time::timeout(limit, terminal::join(&guest, request)).await;
+            let late = || Failure::new(Code::DeadlineExceeded, "the sandbox did not end in time");
+            let end = joined.map_err(|_| late())??;
             // What a terminal has shown was seen: nothing of it was dropped.
             self.tell(end.certificate.iter().find(|c| c.cause != Cause::Output));
             return Ok(ExitCode::from(exit_code(&end)));
@@ -264,8 +333,16 @@ impl Run {
         let mut output = Sink::new(self.json, limit);
         let end = loop {
             match events.next().await {
-                Some(Ok(Event::Stdout { data, .. })) => output.stdout(&data.0).await,
-                Some(Ok(Event::Stderr { data, .. })) => output.stderr(&data.0).await,
+                Some(Ok(Event::Stdout { data, .. })) => {
+                    if let Err(error) = output.stdout(&data.0).await {
+                        return unwritten(&error);
+                    }
+                }
+                Some(Ok(Event::Stderr { data, .. })) => {
+                    if let Err(error) = output.stderr(&data.0).await {
+                        return unwritten(&error);
+                    }
+                }
                 Some(Ok(Event::End(end))) => break end,
                 Some(Ok(_)) => {}
                 Some(Err(failure)) => return Err(failure),
@@ -286,6 +363,26 @@ impl Run {
             self.tell(end.certificate.as_ref());
         }
         Ok(ExitCode::from(code))
+    }
+
+    /// Says which of the limits that were asked for hold in a weaker form, or not at all.
+    fn tell_weaker(&self, plan: &Plan) {
+        let asked = [
+            (Control::Memory, self.memory.is_some()),
+            (Control::Cpus, self.cpus.is_some()),
+            (Control::Pids, self.pids.is_some()),
+        ];
+        for row in plan.enforced.iter().filter(|_| !self.json) {
+            let how = match row.hold {
+                Hold::Sandbox => continue,
+                Hold::Process => "limited for each process only",
+                Hold::None => "not limited",
+            };
+            if asked.contains(&(row.control, true)) {
+                let (name, by) = (row.control.name(), &row.by);
+                let _ = writeln!(anstream::stderr(), "ringfence: {name}: {how} ({by})");
+            }
+        }
     }
 
     fn tell(&self, certificate: Option<&Certificate>) {
@@ -331,17 +428,23 @@ impl Run {
             ..SandboxSpec::default()
         };
         if let Some(text) = &self.workspace {
-            let (path, access) = access_of(text);
-            spec.workspace = Workspace::Folder {
-                path: absolute(Path::new(path))?,
-                access,
+            let (path, access) = match text.rsplit_once(':') {
+                Some((path, mode)) if !Path::new(text).exists() => (path, access(mode)?),
+                _ => (text.as_str(), Access::ReadOnly),
             };
+            let path = absolute(Path::new(path))?;
+            spec.workspace = Workspace::Folder { path, access };
         }
         for text in &self.mount {
-            let (rest, access) = access_of(text);
-            let (from, to) = rest.split_once(':').ok_or_else(|| {
-                Failure::invalid(format!("`{text}` is not a mount")).hint("use FROM:TO[:ro|:rw]")
-            })?;
+            let parts: Vec<&str> = text.split(':').collect();
+            let (from, to, access) = match parts.as_slice() {
+                [from, to] => (from, to, Access::ReadOnly),
+                [from, to, mode] => (from, to, access(mode)?),
+                _ => {
+                    return Err(Failure::invalid(format!("`{text}` is not a mount"))
+                        .hint("use FROM:TO[:ro|:rw]"));
+                }
+            };
             let from = absolute(Path::new(from))?;
             spec.mounts.push(MountSpec {
                 from,
@@ -473,11 +576,11 @@ fn place(file: &Path, spec: &SandboxSpec) -> Result<(String, Option<Script>), Fa
     Ok((path.clone(), Some((path, bytes))))
 }
 
-fn access_of(text: &str) -> (&str, Access) {
-    match text.rsplit_once(':') {
-        Some((rest, "rw")) => (rest, Access::ReadWrite),
-        Some((rest, "ro")) => (rest, Access::ReadOnly),
-        _ => (text, Access::ReadOnly),
+fn access(mode: &str) -> Result<Access, Failure> {
+    match mode {
+        "rw" => Ok(Access::ReadWrite),
+        "ro" => Ok(Access::ReadOnly),
+        _ => Err(Failure::invalid(format!("`{mode}` is neither ro nor rw"))),
     }
 }
 
@@ -558,49 +661,61 @@ impl Sink {
         }
     }
 
-    async fn stdout(&mut self, bytes: &[u8]) {
+    async fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
         let part = self.out.take(bytes, self.limit);
         if self.json {
             self.out.kept.extend_from_slice(part);
         } else {
-            let rest = pass_on_at_once(io::stdout(), part);
-            pass_on(&mut self.stdout, rest).await;
+            let rest = pass_on_at_once(io::stdout(), part)?;
+            pass_on(&mut self.stdout, rest).await?;
         }
+        Ok(())
     }
 
-    async fn stderr(&mut self, bytes: &[u8]) {
+    async fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
         let part = self.err.take(bytes, self.limit);
         if self.json {
             self.err.kept.extend_from_slice(part);
         } else {
-            let rest = pass_on_at_once(io::stderr(), part);
-            pass_on(&mut self.stderr, rest).await;
+            let rest = pass_on_at_once(io::stderr(), part)?;
+            pass_on(&mut self.stderr, rest).await?;
         }
+        Ok(())
     }
 }
 
 /// Writes as much as surely doesn't block, and gives back the rest: a thread that may block costs
 /// more than a short output does.
-fn pass_on_at_once(to: impl std::os::fd::AsFd, bytes: &[u8]) -> &[u8] {
+fn pass_on_at_once(to: impl std::os::fd::AsFd, bytes: &[u8]) -> io::Result<&[u8]> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     // What a pipe takes whole when it says that it takes anything.
     const WHOLE: usize = 4096;
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     let mut ready = [PollFd::new(&to, PollFlags::OUT)];
     if bytes.len() > WHOLE || !matches!(poll(&mut ready, Some(&now)), Ok(1..)) {
-        return bytes;
+        return Ok(bytes);
     }
-    let written = rustix::io::write(&to, bytes).unwrap_or(0);
-    bytes.get(written..).unwrap_or_default()
+    let written = rustix::io::write(&to, bytes)?;
+    Ok(bytes.get(written..).unwrap_or_default())
 }
 
-/// A reader that went away does not change what the code does or its exit status.
-pub(super) async fn pass_on(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
+pub(super) async fn pass_on(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     if bytes.is_empty() {
-        return;
+        return Ok(());
     }
-    if to.write_all(bytes).await.is_ok() {
-        let _ = to.flush().await;
+    to.write_all(bytes).await?;
+    to.flush().await
+}
+
+/// Output that nobody takes ends the run: as a pipe would end any program, or with what is wrong.
+fn unwritten(error: &io::Error) -> Result<ExitCode, Failure> {
+    const BROKEN_PIPE: u8 = 128 + 13;
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(ExitCode::from(BROKEN_PIPE)),
+        _ => Err(Failure::io("cannot write the output", error)),
     }
 }
 

@@ -34,7 +34,8 @@ pub(crate) async fn join(guest: &GuestClient, mut request: ExecRequest) -> Resul
             frame = output.frame() => match frame {
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
-                        pass_on(&mut stdout, &bytes).await;
+                        // A terminal that is gone takes no output; what runs in it is told by its own.
+                        let _ = pass_on(&mut stdout, &bytes).await;
                     }
                 }
                 Some(Err(error)) => {

@@ -70,12 +70,22 @@ sys.exit(7)
         let probe = r#"
 import resource
 victim = int(ARGS[0]) if ARGS else 1
+def on_nobody(work):
+    # Of a user and a group that nobody is in, so that nothing is changed where it is allowed.
+    try:
+        work()
+    except ProcessLookupError:
+        pass
 judge_all(
     files=lambda: resource.prlimit(victim, resource.RLIMIT_NOFILE, (0, 4096)),
     idle=lambda: os.sched_setscheduler(victim, os.SCHED_IDLE, os.sched_param(0)),
     affinity=lambda: os.sched_setaffinity(victim, [0]),
     nice=lambda: os.setpriority(os.PRIO_PROCESS, victim, 19),
     input=lambda: call("ioprio_set", 1, victim, 3 << 13),
+    nice_group=lambda: on_nobody(lambda: os.setpriority(os.PRIO_PGRP, 4194000, 0)),
+    nice_user=lambda: on_nobody(lambda: os.setpriority(os.PRIO_USER, 64999, 0)),
+    input_group=lambda: on_nobody(lambda: call("ioprio_set", 2, 4194000, 2 << 13)),
+    input_user=lambda: on_nobody(lambda: call("ioprio_set", 3, 64999, 2 << 13)),
 )
 "#;
         let sleeper = ringfence_tests::Running::start(

@@ -3,6 +3,18 @@
 use ringfence_tests::{Who, as_both, script};
 
 as_both! {
+    /// Terminals count against one number for the whole machine.
+    fn terminals(host) {
+        let probe = r#"
+def many():
+    held = [os.openpty() for _ in range(100)]
+    return len(held)
+judge(many)
+"#;
+        host.outside(probe, &[]).reached();
+        host.inside(&[], probe, &[]).denied(&["ENOSPC"]);
+    }
+
     fn fork_bomb(host) {
         let probe = r#"
 def bomb():

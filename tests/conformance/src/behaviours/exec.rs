@@ -195,7 +195,8 @@ async fn marked(s: &Subject, mark: u32) -> Result<usize, Wrong> {
     let count =
         format!("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cx '{pattern}'");
     let text = s.shell(&count).await?.stdout.data.text().trim().to_owned();
-    text.parse().map_err(|_| Wrong(format!("not a number: {text}")))
+    text.parse()
+        .map_err(|_| Wrong(format!("not a number: {text}")))
 }
 
 async fn until_marked(s: &Subject, mark: u32, wanted: usize) -> Outcome {

@@ -118,3 +118,31 @@ pub(super) async fn suspend_keeps_files(s: &Subject) -> Outcome {
     }
     Ok(())
 }
+
+pub(super) async fn failed_resume_keeps_files(s: &Subject) -> Outcome {
+    s.shell("echo kept > file").await?;
+    s.backend.suspend(&s.plan.id).await?;
+    let mut broken = s.plan.clone();
+    broken.mounts.push(MountSpec {
+        from: "/no/such/folder".into(),
+        to: "/data".into(),
+        access: Access::ReadOnly,
+    });
+    let failure = s.backend.create(&broken).await.err();
+    same!(failure.map(|f| f.code), Some(Code::NotFound));
+    let all = s.backend.list().await?;
+    let state = all.iter().find(|i| i.id == s.plan.id).map(|i| i.state);
+    same!(state, Some(SandboxState::Suspended));
+    s.backend.create(&s.plan).await?;
+    let guest = GuestClient::connect(s.backend.dial(&s.plan.id).await?).await?;
+    let again = Subject {
+        backend: s.backend.clone(),
+        plan: s.plan.clone(),
+        guest,
+    };
+    same!(
+        again.shell("cat file; rm file").await?.stdout.data.text(),
+        "kept\n"
+    );
+    Ok(())
+}

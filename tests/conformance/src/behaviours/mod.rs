@@ -80,6 +80,11 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         ..behaviour!(lifecycle::suspend_keeps_files)
     },
     Behaviour {
+        lifetime: Lifetime::Kept,
+        spec: lifecycle::on_disk,
+        ..behaviour!(lifecycle::failed_resume_keeps_files)
+    },
+    Behaviour {
         needs: Some(Control::Memory),
         spec: limits::little_memory,
         ..behaviour!(limits::memory)

@@ -34,12 +34,29 @@ pub struct Config {
     pub interpreter: Option<Interpreter>,
 }
 
+/// How long a sandbox that is ended may take to be gone.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Who clones.
 pub enum Launcher {
     /// This process, which has one thread.
     Inline,
     /// A single-threaded process that was started for it.
-    Process(Mutex<ringfence_jail::Client>),
+    Process(Mutex<LauncherProcess>),
+}
+
+/// A launcher process; it ends when its client goes.
+pub struct LauncherProcess {
+    client: Option<ringfence_jail::Client>,
+    child: std::process::Child,
+}
+
+impl Drop for LauncherProcess {
+    fn drop(&mut self) {
+        self.client = None;
+        // It ends at the end of its input; then this leaves no zombie.
+        let _ = self.child.wait();
+    }
 }
 
 impl Launcher {
@@ -48,13 +65,14 @@ impl Launcher {
         let what = || format!("cannot start {} as a launcher", program.display());
         let (ours, theirs) =
             std::os::unix::net::UnixStream::pair().map_err(|e| Failure::io(what(), &e))?;
-        std::process::Command::new(program)
+        let child = std::process::Command::new(program)
             .arg("launcher")
             .stdin(OwnedFd::from(theirs))
             .stdout(std::process::Stdio::null())
             .spawn()
             .map_err(|e| Failure::io(what(), &e))?;
-        Ok(Self::Process(Mutex::new(ringfence_jail::Client::new(ours))))
+        let client = Some(ringfence_jail::Client::new(ours));
+        Ok(Self::Process(Mutex::new(LauncherProcess { client, child })))
     }
 }
 
@@ -122,7 +140,7 @@ impl Native {
                 Some(version) => sandbox(version),
                 None => (
                     Hold::Process,
-                    "RLIMIT_DATA; no cgroup can be made here".to_owned(),
+                    "RLIMIT_DATA, without shared memory; no cgroup can be made here".to_owned(),
                 ),
             },
         );
@@ -142,6 +160,7 @@ impl Native {
         );
         Guarantees {
             backend: "native".to_owned(),
+            disk_workspace: workspace::can_loop(),
             controls,
         }
     }
@@ -150,8 +169,10 @@ impl Native {
     fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
         let (existing, folder) = self.store.claim(plan)?;
         let made = self.make_in(plan, &folder);
-        if made.is_err() && !existing {
-            // The failure at hand is the one to tell; what could not be removed is swept later.
+        // The failure at hand is the one to tell; what could not be put right is swept later.
+        if made.is_err() && existing {
+            let _ = self.store.mark_suspended(&plan.id);
+        } else if made.is_err() {
             let _ = self.store.remove(&plan.id);
         }
         made
@@ -174,7 +195,17 @@ impl Native {
         }
         .map_err(|words| explain(&words))?;
         record.process = Process::of(pid);
-        self.store.write_process(&record)?;
+        let noted = match record.process {
+            Some(_) => self.store.write_process(&record),
+            None => Err(Failure::new(
+                Code::Unavailable,
+                "the sandbox ended as soon as it began",
+            )),
+        };
+        if let Err(failure) = noted {
+            let _ = self.stop(&record, PATIENCE);
+            return Err(failure);
+        }
         Ok(record.info())
     }
 
@@ -196,7 +227,10 @@ impl Native {
                 let mut client = client
                     .lock()
                     .map_err(|_| gone(io::Error::other("a launch panicked")))?;
-                client.launch(jail).map_err(gone)?
+                match &mut client.client {
+                    Some(client) => client.launch(jail).map_err(gone)?,
+                    None => Err(gone(io::Error::from(io::ErrorKind::BrokenPipe))),
+                }
             }
         }
     }
@@ -246,7 +280,6 @@ impl Native {
             },
             rlimits: system::rlimits(plan, cgroup.as_ref()),
             cgroup,
-            landlock: ringfence_jail::Landlock::Preferred,
             lifetime: match plan.lifetime {
                 Lifetime::Disposable => ringfence_jail::Lifetime::WithLauncher,
                 Lifetime::Kept => ringfence_jail::Lifetime::Independent,
@@ -278,16 +311,16 @@ impl Native {
         let Some(record) = self.store.read(id)? else {
             return Ok(());
         };
-        self.stop(&record)?;
+        self.stop(&record, PATIENCE)?;
         self.store.remove(id)
     }
 
-    fn stop(&self, record: &Record) -> Result<(), Failure> {
+    fn stop(&self, record: &Record, patience: Duration) -> Result<(), Failure> {
         if let Ok(mut lifelines) = self.lifelines.lock() {
             lifelines.remove(&record.plan.id);
         }
-        record.kill();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + patience;
+        record.kill(patience);
         while let Err(error) = record.remove_cgroup() {
             if Instant::now() > deadline {
                 return Err(Failure::io(
@@ -315,15 +348,23 @@ impl Native {
 
     /// Removes what dead owners left behind: disposable sandboxes whose maker is gone, and
     /// creations that were cut off half way.
-    pub fn sweep(&self) -> Result<Leftovers, Failure> {
+    /// One that does not go within `patience` stays for the next, and is no reason to stop here.
+    pub fn sweep(&self, patience: Duration) -> Result<Leftovers, Failure> {
         let mut swept = Leftovers::default();
         for id in self.store.ids()? {
             // A janitor is at it.
-            let Some(_lock) = self.store.lock(&id) else { continue };
+            let Some(_lock) = self.store.lock(&id) else {
+                continue;
+            };
             match self.store.read(&id) {
                 Ok(Some(record)) if record.is_abandoned() => {
-                    self.end(&id)?;
-                    swept.sandboxes.push(id);
+                    let gone = self
+                        .stop(&record, patience)
+                        .and_then(|()| self.store.remove(&id));
+                    match gone {
+                        Ok(()) => swept.sandboxes.push(id),
+                        Err(failure) => swept.stuck.push((id, failure.message)),
+                    }
                 }
                 Ok(_) => {}
                 // A record that can't be read belongs to a creation that was cut off.
@@ -358,7 +399,13 @@ fn explain(words: &LastWords) -> Failure {
 fn owners_unsupported(words: &LastWords, jail: &Jail) -> bool {
     // EINVAL and EPERM are what file systems without idmapped mounts answer.
     let refused = words.stage == Stage::Mounts && matches!(words.errno, 1 | 22 | 95);
-    refused && jail.mounts.iter().any(|m| mapped_owner(m).is_some())
+    refused
+        && jail.mounts.iter().any(|mount| match mount {
+            ringfence_jail::Mount::Bind { from, .. } => {
+                mapped_owner(mount).is_some() && words.object == from.display().to_string()
+            }
+            _ => false,
+        })
 }
 
 fn mapped_owner(mount: &ringfence_jail::Mount) -> Option<(u32, u32)> {
@@ -372,17 +419,31 @@ fn mapped_owner(mount: &ringfence_jail::Mount) -> Option<(u32, u32)> {
 }
 
 fn run_as_owner(jail: &mut Jail) -> Result<(), Failure> {
-    let Some((uid, gid)) = jail.mounts.iter().find_map(mapped_owner) else {
+    let found = jail.mounts.iter().find_map(|mount| match mount {
+        ringfence_jail::Mount::Bind {
+            from,
+            owner: Owner::Mapped { uid, gid },
+            ..
+        } => Some((from.display().to_string(), *uid, *gid)),
+        _ => None,
+    });
+    let Some((folder, uid, gid)) = found else {
         return Ok(());
     };
     if uid == 0 {
         return Err(Failure::new(
             Code::Unenforceable,
-            "the folder belongs to root and its file system can't map owners",
+            format!(
+                "cannot mount {folder}: it belongs to root, and its file system can't map owners"
+            ),
         )
         .hint("give the folder to an ordinary user, or use a file system such as ext4"));
     }
-    (jail.uid, jail.gid) = (uid, gid);
+    jail.uid = uid;
+    // The group of root is root's too: then the sandbox keeps one of its own.
+    if gid != 0 {
+        jail.gid = gid;
+    }
     for mount in &mut jail.mounts {
         if let ringfence_jail::Mount::Bind { owner, .. } = mount {
             *owner = Owner::Same;
@@ -398,8 +459,10 @@ impl Native {
         &self,
         work: impl FnOnce(&Self) -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
-        // Launches take milliseconds; the launcher's lock keeps them in order anyway.
-        work(self)
+        match self.launcher {
+            Launcher::Inline => work(self),
+            Launcher::Process(_) => tokio::task::block_in_place(|| work(self)),
+        }
     }
 }
 
@@ -421,8 +484,13 @@ impl Backend for Native {
                 Code::NotFound,
                 format!("there is no sandbox {id}"),
             )),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Err(Failure::new(
+                Code::Unavailable,
+                format!("sandbox {id} has ended"),
+            )),
             Err(e) => {
-                Err(Failure::new(Code::Unavailable, format!("sandbox {id} has ended")).detail(e))
+                let message = format!("cannot connect to sandbox {id}");
+                Err(Failure::new(Code::Unavailable, message).detail(e))
             }
         }
     }
@@ -446,7 +514,7 @@ impl Backend for Native {
                     ));
                 }
             }
-            native.stop(&record)?;
+            native.stop(&record, PATIENCE)?;
             native.store.forget_process(id)
         })
         .await

@@ -63,11 +63,11 @@ fn start_time(pid: i32) -> Option<u64> {
     rest.nth(18)?.parse().ok()
 }
 
-fn wait(pidfd: &OwnedFd) {
+fn wait(pidfd: &OwnedFd, patience: Duration) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let limit = Timespec {
-        tv_sec: 10,
-        tv_nsec: 0,
+        tv_sec: patience.as_secs() as i64,
+        tv_nsec: i64::from(patience.subsec_nanos()),
     };
     let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&limit));
     // Reaps it where it is a child of ours; elsewhere its parent does.
@@ -121,7 +121,7 @@ impl Record {
 
     /// Ends every process of it. The guest is the init of its pid namespace, so all go with it,
     /// but only when it gets to run; so that nothing keeps it from that, all are told.
-    pub(super) fn kill(&self) {
+    pub(super) fn kill(&self, patience: Duration) {
         let guests = match &self.process {
             Some(process) => vec![process.clone()],
             None => self.unnoted(),
@@ -131,7 +131,7 @@ impl Record {
             process.kill();
         }
         for pidfd in gone {
-            wait(&pidfd);
+            wait(&pidfd, patience);
         }
     }
 
@@ -168,6 +168,8 @@ impl Record {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Leftovers {
     pub sandboxes: Vec<SandboxId>,
+    /// Those that did not go, and why.
+    pub stuck: Vec<(SandboxId, String)>,
 }
 
 /// The state folder.
@@ -192,8 +194,10 @@ impl Socket {
 
 impl Store {
     pub(super) fn open(root: &Path) -> Result<Self, Failure> {
-        make_private(root)
-            .map_err(|e| Failure::io(format!("cannot make the folder {}", root.display()), &e))?;
+        make_private(root).map_err(|e| {
+            Failure::io(format!("cannot make the folder {}", root.display()), &e)
+                .hint("RINGFENCE_STATE_DIR names another folder")
+        })?;
         Ok(Self {
             root: root.to_owned(),
         })
@@ -265,9 +269,15 @@ impl Store {
 
     pub(super) fn forget_process(&self, id: &SandboxId) -> Result<(), Failure> {
         let folder = self.folder(id);
-        fs::write(folder.join(SUSPENDED), b"")
-            .and_then(|()| fs::remove_file(folder.join(PROCESS)))
-            .map_err(|e| Failure::io(format!("cannot suspend sandbox {id}"), &e))
+        let what = || format!("cannot suspend sandbox {id}");
+        self.mark_suspended(id)
+            .map_err(|e| Failure::io(what(), &e))?;
+        fs::remove_file(folder.join(PROCESS)).map_err(|e| Failure::io(what(), &e))
+    }
+
+    /// From here on, whoever creates it again gets it with its files.
+    pub(super) fn mark_suspended(&self, id: &SandboxId) -> io::Result<()> {
+        fs::write(self.folder(id).join(SUSPENDED), b"")
     }
 
     pub(super) fn remove(&self, id: &SandboxId) -> Result<(), Failure> {

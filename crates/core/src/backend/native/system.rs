@@ -6,14 +6,15 @@ use crate::plan::{Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
 use ringfence_jail::{Access as JailAccess, Cgroup, Item, Mount, Owner, Resource, Rlimit};
 use ringfence_proto::{Failure, WORKSPACE};
+use std::ffi::OsString;
 use std::fs;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// First of the host users that sandboxes of root run as, each as one of its own; far from what
 /// distributions and `/etc/subuid` hand out.
-const FIRST_USER: u32 = 0x5246_0000;
+const FIRST_USER: u32 = 0x5000_0000;
+const USERS: u32 = 0x0fff_ffff;
 
 /// Most files in a workspace or in `/tmp` that live in memory.
 const MEMORY_FILES: u64 = 200_000;
@@ -26,9 +27,11 @@ pub(super) fn identity(id: &SandboxId) -> (u32, u32) {
             rustix::process::getegid().as_raw(),
         );
     }
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    let own = FIRST_USER + (hasher.finish() & 0xffff) as u32;
+    // FNV-1a, since files on disk belong to this user: it must come out the same for ever.
+    let hash = id.as_str().bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let own = FIRST_USER + (hash & USERS);
     (own, own)
 }
 
@@ -58,7 +61,14 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
         text: text.to_owned(),
     };
     let mut items = Vec::new();
-    if plan.rootfs.is_some() {
+    if let Some(root) = &plan.rootfs {
+        // Links at its top are made anew: to follow one here would lead to the host's files.
+        for (name, entry) in entries_of(root) {
+            if let Ok(target) = fs::read_link(entry) {
+                let path = Path::new("/").join(name);
+                items.push(Item::Link { path, target });
+            }
+        }
         return items;
     }
     items.extend([
@@ -106,9 +116,29 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
     items
 }
 
+/// What lies at the top of a root folder, but for the places where our own mounts go.
+fn entries_of(root: &Path) -> Vec<(OsString, PathBuf)> {
+    let ours = ["proc", "dev", "sys", "tmp", "workspace"];
+    let mut entries: Vec<_> = fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok())
+        .map(|entry| (entry.file_name(), entry.path()))
+        .filter(|(name, _)| !ours.iter().any(|o| name == *o))
+        .collect();
+    entries.sort();
+    entries
+}
+
 /// What programs need of `/etc` to run, and that holds nothing private. Each is a mount, and each
 /// mount takes time at every start, so what programs do without is not here.
-const ETC: [&str; 5] = ["alternatives", "fonts", "java-17-openjdk", "java-21-openjdk", "R"];
+const ETC: [&str; 5] = [
+    "alternatives",
+    "fonts",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "R",
+];
 
 /// What they need besides on a network; not `/etc/ssl/private`.
 const ETC_NETWORK: [&str; 3] = ["ca-certificates", "ssl/certs", "ssl/openssl.cnf"];
@@ -127,24 +157,17 @@ pub(super) fn mounts(
     };
     match &plan.rootfs {
         Some(root) => {
-            // Each entry of the folder is bound, so that our own mount points can lie beside them.
-            let entries = fs::read_dir(root).map_err(|e| {
+            fs::read_dir(root).map_err(|e| {
                 Failure::io(
                     format!("cannot read the root folder {}", root.display()),
                     &e,
                 )
             })?;
-            let mut names: Vec<_> = entries.filter_map(|e| Some(e.ok()?.file_name())).collect();
-            names.sort();
-            for name in names {
-                let to = Path::new("/").join(&name);
-                if ["/proc", "/dev", "/sys", "/tmp", WORKSPACE]
-                    .iter()
-                    .any(|p| to == Path::new(p))
-                {
-                    continue;
+            // Each entry of the folder is bound, so that our own mount points can lie beside them.
+            for (name, entry) in entries_of(root) {
+                if !entry.is_symlink() {
+                    mounts.push(read_only(entry, Path::new("/").join(name)));
                 }
-                mounts.push(read_only(root.join(&name), to));
             }
         }
         None => {
@@ -186,7 +209,16 @@ pub(super) fn mounts(
             file: workspace::image(folder),
             to,
         },
-        Workspace::Folder { path, access } => host(path, to, *access)?,
+        Workspace::Folder { path, access } => {
+            // Also says so here when it may not be entered.
+            fs::read_dir(path).map_err(|e| {
+                Failure::io(
+                    format!("cannot use {} as the workspace", path.display()),
+                    &e,
+                )
+            })?;
+            host(path, to, *access)?
+        }
     });
     for folder in interpreter
         .map(|i| i.folders.as_slice())

@@ -18,7 +18,7 @@ pub(super) fn means() -> &'static str {
 }
 
 /// Loop devices are root's.
-fn can_loop() -> bool {
+pub(super) fn can_loop() -> bool {
     rustix::process::geteuid().is_root() && Path::new("/dev/loop-control").exists()
 }
 

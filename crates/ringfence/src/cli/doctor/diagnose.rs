@@ -89,7 +89,7 @@ impl Facts {
         if self.container && (self.seccomp || (self.root && !self.admin)) {
             reasons.push((
                 "this is a container whose seccomp profile or masked system paths are in the way",
-                "docker run --security-opt seccomp=ringfence-seccomp.json \
+                "docker run --security-opt seccomp=unconfined \
                  --security-opt systempaths=unconfined … (on Kubernetes: a Localhost seccomp \
                  profile and procMount: Unmasked)",
             ));
@@ -124,8 +124,8 @@ pub(super) fn kernel() -> Check {
         "Linux {release} on {}{container}",
         name.machine().to_string_lossy()
     );
-    if version < (5, 3) {
-        return Check::new("kernel", State::Missing, means).fix("use Linux 5.3 or later");
+    if version < (5, 12) {
+        return Check::new("kernel", State::Missing, means).fix("use Linux 5.12 or later");
     }
     Check::new("kernel", State::Held, means)
 }

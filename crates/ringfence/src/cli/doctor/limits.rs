@@ -48,8 +48,9 @@ pub(super) async fn examine(native: &Native) -> Result<Vec<Check>, Failure> {
 async fn examine_small(sandbox: &Sandbox<'_>) -> Result<Vec<Check>, Failure> {
     let workspace = size(sandbox, "workspace size").await?;
     let cpus = cpus(sandbox).await?;
-    let pids = pids(sandbox).await?;
     let memory = memory(sandbox).await?;
+    // Last, as what it starts stays for a moment and leaves no room for others.
+    let pids = pids(sandbox).await?;
     Ok(vec![memory, cpus, pids, workspace])
 }
 
@@ -84,7 +85,9 @@ fn judge(
         .proof(format!("{proof}: passed outside, stopped inside"))
         .fix(CGROUP_FIX),
         _ => Check::new(name, State::Weak, format!("{by}, not proved")).proof(format!(
-            "{proof}: the probe failed (outside {out:?}, inside {inside:?})"
+            "{proof}: {} outside, {} inside",
+            out.words(),
+            inside.words()
         )),
     }
 }

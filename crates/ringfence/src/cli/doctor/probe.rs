@@ -27,6 +27,16 @@ pub(super) enum Reach {
     Broken,
 }
 
+impl Reach {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::There => "passed",
+            Self::HeldBack => "stopped",
+            Self::Broken => "could not be tried",
+        }
+    }
+}
+
 /// What a probe said and how it ended.
 pub(super) struct Outcome {
     pub status: Option<i32>,
