@@ -531,6 +531,18 @@ fn output_that_cannot_be_written_is_a_failure() {
         .status()
         .unwrap();
     assert_eq!(status.code(), Some(74));
+    for args in [
+        &["completions", "bash"][..],
+        &["man"],
+        &["env", "ls", "--json"],
+    ] {
+        let full = fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let status = place.command(args).stdout(full).status().unwrap();
+        assert_eq!(status.code(), Some(74), "{args:?}");
+    }
 }
 
 #[test]

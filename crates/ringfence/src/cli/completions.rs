@@ -3,7 +3,6 @@
 use clap::Args;
 use clap_complete::Shell;
 use ringfence_core::Failure;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -26,7 +25,7 @@ impl Completions {
         // Into memory first: the generator panics on a closed pipe.
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut super::command(), "ringfence", &mut script);
-        let _ = std::io::stdout().lock().write_all(&script);
+        super::pass(&script);
         Ok(ExitCode::SUCCESS)
     }
 }

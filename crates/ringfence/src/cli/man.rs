@@ -3,7 +3,6 @@
 use clap::Args;
 use ringfence_core::Failure;
 use std::fs;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,7 +28,7 @@ impl Man {
             clap_mangen::Man::new(command)
                 .render(&mut page)
                 .map_err(|e| Failure::io("cannot make the manual", &e))?;
-            let _ = std::io::stdout().lock().write_all(&page);
+            super::pass(&page);
             return Ok(ExitCode::SUCCESS);
         };
         fs::create_dir_all(folder)

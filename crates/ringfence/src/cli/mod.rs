@@ -16,8 +16,9 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use ringfence_core::{Code, Failure};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -84,7 +85,8 @@ pub(crate) fn main() -> ExitCode {
         Verb::Man(man) => man.main(),
         Verb::Launcher(launcher) => launcher.main(),
     };
-    done.unwrap_or_else(|failure| report(&failure))
+    let code = done.unwrap_or_else(|failure| report(&failure));
+    UNWRITTEN.get().map_or(code, report)
 }
 
 /// Prints a failure once, with its hint, and gives its exit status.
@@ -102,7 +104,25 @@ fn report(failure: &Failure) -> ExitCode {
 
 /// Prints a line; a reader that went away is no failure.
 fn say(line: impl std::fmt::Display) {
-    let _ = writeln!(anstream::stdout().lock(), "{line}");
+    written(writeln!(anstream::stdout().lock(), "{line}"));
+}
+
+/// Writes a whole text that was made before.
+fn pass(text: &[u8]) {
+    let mut out = io::stdout().lock();
+    written(out.write_all(text).and_then(|()| out.flush()));
+}
+
+/// The first thing that went wrong in writing to standard output; told when all else is done.
+static UNWRITTEN: OnceLock<Failure> = OnceLock::new();
+
+/// Notes output that could not be written. A reader that has seen enough is no failure.
+fn written(result: io::Result<()>) {
+    if let Err(error) = result
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let _ = UNWRITTEN.set(Failure::io("cannot write the output", &error));
+    }
 }
 
 /// Prints something for machines.
