@@ -3,10 +3,12 @@
 mod support;
 
 use http::Method;
-use ringfence_proto::{Cause, Code, Ended, Event, ExecResult, Exit, Failure, KernelInfo, Rich};
+use ringfence_proto::{
+    Cause, Code, Ended, Event, ExecResult, Exit, Failure, Health, KernelInfo, Rich,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use support::{Client, Events, Guest, full, marker, until, with_argument};
+use support::{Client, Events, Guest, PATIENCE, full, marker, until, with_argument};
 
 async fn try_run(client: &Client, name: &str, request: Value) -> Result<ExecResult, Failure> {
     let bytes = client
@@ -768,6 +770,44 @@ async fn a_flood_is_cut_and_counted() {
     })
     .await;
     good(&client, "print(kept)").await;
+}
+
+#[tokio::test]
+async fn a_flooded_control_channel_holds_nobody_up() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    let other = guest.connect().await;
+    // Empty results, each of them whole: nonsense would end the kernel at once.
+    let flood = "import os\nopen('flooding', 'w')\n\
+                 while True: os.write(100, b'\\x02\\0\\0\\0V\\0' * 20000)";
+    good(&client, "survivor = 1").await;
+    let request = json!({"code": flood, "timeout_ms": 1000});
+    let call = tokio::spawn(async move {
+        let result = try_run(&client, "main", request).await.unwrap();
+        (client, result)
+    });
+    until("the flood comes", || {
+        guest.workspace().join("flooding").exists()
+    })
+    .await;
+    let health = other.get::<Health>("/health");
+    let health = tokio::time::timeout(PATIENCE, health).await.unwrap();
+    assert_eq!(health.status, "ok");
+    let (client, result) = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!(result.results.len(), 256);
+    assert!(err(&result).contains("rich results left out"), "{result:?}");
+    assert_lost(&client, &result, Cause::Output).await;
+
+    // Large ones, of which a flood would take long: the timeout is seen meanwhile. The interrupt
+    // may come in the middle of a frame, and then takes the kernel with it.
+    let code = "import os\nbody = b'\\0\\x0atext/plain' + (2**22).to_bytes(4, 'little') + b'x' * 2**22\n\
+                frame = (len(body) + 1).to_bytes(4, 'little') + b'V' + body\n\
+                while True: os.write(100, frame)";
+    let request = json!({"code": code, "timeout_ms": 1000});
+    let call = try_run(&client, "main", request);
+    let result = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!(result.end.certificate.unwrap().cause, Cause::WallClock);
+    good(&client, "print('works')").await;
 }
 
 #[tokio::test]

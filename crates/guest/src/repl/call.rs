@@ -1,7 +1,7 @@
 //! One call: from its turn to its end.
 
 use super::Kernel;
-use super::certificate::{self, Facts, Stop};
+use super::certificate::{self, Facts, Stop, Wrong};
 use super::channel::{self, Done, Frame};
 use super::process::Process;
 use crate::jobs::{Job, Stream};
@@ -21,6 +21,10 @@ const CPU_TICK: Duration = Duration::from_millis(100);
 /// Most rich results of one call, and most bytes of them.
 const RESULTS: u32 = 256;
 const RESULTS_BYTES: usize = 64 << 20;
+/// What an entry of a result takes besides its text, about.
+const ENTRY_BYTES: usize = 64;
+/// Most of them that are left out before the call is taken for a flood.
+const LEFT_OUT: u32 = 10_000;
 
 /// How the talk with the kernel about one call ended.
 enum Fate {
@@ -29,6 +33,8 @@ enum Fate {
     Ended,
     /// The kernel said what it never says.
     Broken,
+    /// It showed more results than anybody could want.
+    Flooded,
     /// It has to be killed.
     Kill,
 }
@@ -161,7 +167,11 @@ async fn dead(
 ) -> JobEnd {
     let (spent_us, oom_kills) = (process.spent_us, process.oom_kills);
     let elapsed = begun.elapsed();
-    let broken = matches!(fate, Fate::Broken);
+    let wrong = match fate {
+        Fate::Broken => Some(Wrong::Nonsense),
+        Fate::Flooded => Some(Wrong::Flood(RESULTS)),
+        _ => None,
+    };
     let ended = match fate {
         Fate::Ended => process.ended(guest).await,
         _ => process.kill(guest).await,
@@ -169,7 +179,7 @@ async fn dead(
     let limits = kernel.limits();
     let certificate = certificate::of_kernel(&Facts {
         stop,
-        broken,
+        wrong,
         ended,
         elapsed,
         out_of_memory: guest.oom.kills() > oom_kills,
@@ -268,21 +278,8 @@ impl<'a> Talk<'a> {
                 .flatten()
                 .min();
             tokio::select! {
+                // The kernel comes last: user code can see to it that there is always a frame.
                 biased;
-                frame = self.process.exchange(&mut rest) => match frame {
-                    Ok(Some(Frame::Started(call))) if call == self.number && !self.started => {
-                        self.started = true;
-                        if self.stop.is_some() || self.asked {
-                            self.signal();
-                        }
-                    }
-                    Ok(Some(Frame::Rich(rich))) if self.started => self.result(rich),
-                    Ok(Some(Frame::Done(done))) if self.started && done.call == self.number => {
-                        break Fate::Done(done);
-                    }
-                    Ok(None) => break Fate::Ended,
-                    Ok(Some(_)) | Err(_) => break Fate::Broken,
-                },
                 _ = closing.wait_for(|closing| *closing) => {
                     self.stop = Some(Stop::Closing);
                     break Fate::Kill;
@@ -316,6 +313,25 @@ impl<'a> Talk<'a> {
                         }
                     }
                 }
+                frame = self.process.exchange(&mut rest) => match frame {
+                    Ok(Some(Frame::Started(call))) if call == self.number && !self.started => {
+                        self.started = true;
+                        if self.stop.is_some() || self.asked {
+                            self.signal();
+                        }
+                    }
+                    Ok(Some(Frame::Rich(rich))) if self.started => {
+                        self.result(rich);
+                        if self.results_left_out > LEFT_OUT {
+                            break Fate::Flooded;
+                        }
+                    }
+                    Ok(Some(Frame::Done(done))) if self.started && done.call == self.number => {
+                        break Fate::Done(done);
+                    }
+                    Ok(None) => break Fate::Ended,
+                    Ok(Some(_)) | Err(_) => break Fate::Broken,
+                },
             }
         };
         if self.results_left_out > 0 {
@@ -348,7 +364,9 @@ impl<'a> Talk<'a> {
     }
 
     fn result(&mut self, rich: Rich) {
-        let size: usize = rich.data.values().map(String::len).sum();
+        // An entry costs something even where it is empty.
+        let entry = |(mime, data): (&String, &String)| mime.len() + data.len() + ENTRY_BYTES;
+        let size: usize = rich.data.iter().map(entry).sum();
         let (count, total) = (self.results.0 + 1, self.results.1.saturating_add(size));
         if count > RESULTS || total > RESULTS_BYTES {
             self.results_left_out = self.results_left_out.saturating_add(1);

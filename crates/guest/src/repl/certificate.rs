@@ -16,6 +16,14 @@ pub(super) enum Stop {
     Closing,
 }
 
+/// What a kernel did on its control channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wrong {
+    Nonsense,
+    /// Far more rich results than the most of one call, which is this.
+    Flood(u32),
+}
+
 const FRESH: &str = "the next call starts a fresh interpreter: run imports and definitions again";
 
 /// An interrupted call, whose kernel lives on.
@@ -73,7 +81,7 @@ pub(super) fn never_ran() -> Certificate {
 /// What is known of the end of a kernel.
 pub(super) struct Facts<'a> {
     pub(super) stop: Option<Stop>,
-    pub(super) broken: bool,
+    pub(super) wrong: Option<Wrong>,
     pub(super) ended: Option<spawn::Ended>,
     pub(super) elapsed: Duration,
     pub(super) out_of_memory: bool,
@@ -136,11 +144,26 @@ pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
         }
         None => {}
     }
-    if facts.broken {
-        return base(
-            Cause::Exited,
-            "the interpreter wrote nonsense to its control channel and was killed".to_owned(),
-        );
+    match facts.wrong {
+        Some(Wrong::Nonsense) => {
+            return base(
+                Cause::Exited,
+                "the interpreter wrote nonsense to its control channel and was killed".to_owned(),
+            );
+        }
+        Some(Wrong::Flood(most)) => {
+            return Certificate {
+                limit: Some(format!("{most} rich results")),
+                next: format!("show fewer results in one call; {FRESH}"),
+                ..base(
+                    Cause::Output,
+                    "the call flooded its control channel with rich results, so its interpreter \
+                     was killed and the variables are lost"
+                        .to_owned(),
+                )
+            };
+        }
+        None => {}
     }
     let lost = "the variables are lost";
     let Some(signal) = signal else {
@@ -270,7 +293,7 @@ mod tests {
             };
             of_kernel(&Facts {
                 stop,
-                broken: false,
+                wrong: None,
                 ended: Some(ended),
                 elapsed: Duration::from_secs(3),
                 out_of_memory,

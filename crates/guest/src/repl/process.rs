@@ -23,6 +23,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 /// How long the end of a process is awaited after its channel has ended.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
+/// Frames that are taken before others get their turn.
+const FRAMES_PER_TURN: u32 = 64;
 
 const BOOT: &str = include_str!("../../kernel/boot.py");
 /// The first is compiled at the start, each other one at first need.
@@ -48,6 +50,8 @@ pub(crate) struct Process {
     report: Report,
     stream: UnixStream,
     frames: Frames,
+    /// Frames that were taken since others had their turn.
+    taken: u32,
     scratch: Box<[u8]>,
     pump: tokio::task::AbortHandle,
     /// `/proc/PID/stat` and `status`, kept open: two reads per call cost less than two opens.
@@ -119,6 +123,7 @@ impl Process {
             report,
             stream,
             frames: Frames::default(),
+            taken: 0,
             scratch: vec![0; 64 << 10].into_boxed_slice(),
             pump: pump.abort_handle(),
             stat: File::open(format!("/proc/{pid}/stat")).ok(),
@@ -166,10 +171,16 @@ impl Process {
         Err(failure)
     }
 
-    /// The next frame; none at the end of the channel. Cancel safe.
+    /// The next frame; none at the end of the channel. Cancel safe. However many there are, the
+    /// rest of the guest gets its turn.
     pub(crate) async fn frame(&mut self) -> Result<Option<Frame>, Broken> {
+        if self.taken >= FRAMES_PER_TURN {
+            self.taken = 0;
+            tokio::task::yield_now().await;
+        }
         loop {
             if let Some(frame) = self.frames.next()? {
+                self.taken += 1;
                 return Ok(Some(frame));
             }
             if self.stream.readable().await.is_err() {
