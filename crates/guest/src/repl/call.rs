@@ -3,7 +3,7 @@
 use super::Kernel;
 use super::certificate::{self, Facts, Stop, Wrong};
 use super::channel::{self, Done, Frame};
-use super::process::Process;
+use super::process::{NotStarted, Process};
 use crate::jobs::{Job, Stream};
 use crate::server::Guest;
 use ringfence_proto::{Certificate, Exit, Failure, JobEnd, Rich, RunRequest};
@@ -58,18 +58,29 @@ pub(super) async fn run(
     };
     let _busy = kernel.busy();
     let (mut before, mut started) = (None, Some(started));
+    // From here on its time runs, which is also that of an interpreter's start.
+    let begun = Instant::now();
     for _ in 0..2 {
         if let Some(process) = slot.take_if(|process| !process.is_idle()) {
             before = Some(lost_between(&guest, &kernel, process).await);
         }
         if slot.is_none() {
-            match kernel.start(&guest).await {
+            match kernel.start(&guest, given_up(&job, &request, begun)).await {
                 Ok(process) => *slot = Some(process),
-                Err(failure) => {
+                Err(NotStarted::Failed(failure)) => {
                     guest.jobs.forget(&job);
-                    job.finish(end(Exit::Lost, Duration::ZERO, 0, 0, None));
+                    job.finish(end(Exit::Lost, begun.elapsed(), 0, 0, None));
                     if let Some(started) = started.take() {
                         let _ = started.send(Err(failure));
+                    }
+                    return;
+                }
+                Err(NotStarted::Stopped(stop)) => {
+                    let elapsed = begun.elapsed();
+                    let certificate = certificate::not_ready(stop, elapsed);
+                    job.finish(end(Exit::Lost, elapsed, 0, 0, Some(certificate)));
+                    if let Some(started) = started.take() {
+                        let _ = started.send(Ok(()));
                     }
                     return;
                 }
@@ -79,7 +90,6 @@ pub(super) async fn run(
         if let Some(started) = started.take() {
             let _ = started.send(Ok(()));
         }
-        let begun = Instant::now();
         let mut talk = Talk::new(&kernel, process, &job, &request, begun);
         let fate = talk.run().await;
         let (stop, asked, has_started) = (talk.stop, talk.asked, talk.started);
@@ -109,6 +119,17 @@ pub(super) async fn run(
     }
     // Two fresh kernels died before the call reached them.
     job.finish(end(Exit::Lost, Duration::ZERO, 0, 0, before));
+}
+
+/// Waits until a call is cancelled or its time is over.
+async fn given_up(job: &Job, request: &RunRequest, begun: Instant) -> Stop {
+    let timeout = request.timeout_ms.map(Duration::from_millis);
+    tokio::select! {
+        () = job.cancelled() => Stop::Cancelled,
+        () = sleep_until(timeout.map(|timeout| begun + timeout)) => {
+            Stop::Timeout(timeout.unwrap_or_default())
+        }
+    }
 }
 
 fn end(

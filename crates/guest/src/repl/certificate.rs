@@ -78,6 +78,25 @@ pub(super) fn never_ran() -> Certificate {
     }
 }
 
+/// A call that was stopped before its interpreter was ready.
+pub(super) fn not_ready(stop: Stop, elapsed: Duration) -> Certificate {
+    let killed = "while its interpreter started: that was killed, and nothing of the call has run";
+    let base = of_kernel(&Facts {
+        stop: Some(stop),
+        wrong: None,
+        ended: None,
+        elapsed,
+        out_of_memory: false,
+        memory_limit: None,
+        limits: &ProcessLimits::default(),
+    });
+    let message = match stop {
+        Stop::Timeout(limit) => format!("the call timed out after {} {killed}", short(limit)),
+        _ => format!("the call was cancelled {killed}"),
+    };
+    Certificate { message, ..base }
+}
+
 /// What is known of the end of a kernel.
 pub(super) struct Facts<'a> {
     pub(super) stop: Option<Stop>,
