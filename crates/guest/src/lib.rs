@@ -14,5 +14,6 @@ mod server;
 mod spawn;
 mod tree;
 
+pub use files::TRANSFERS;
 pub use server::{Config, Guest};
 pub use spawn::{nonblocking, take_inherited};
