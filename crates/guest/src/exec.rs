@@ -1,6 +1,7 @@
 //! Commands: from a request to a running process, and from its end to a result.
 
 use crate::certificates::{Facts, Stopped, of_command};
+use crate::checks;
 use crate::http::{self, Answer, Request};
 use crate::jobs::{self, Job, Stream, Tie};
 use crate::server::Guest;
@@ -8,8 +9,7 @@ use crate::spawn::{self, Ended, Report, Spawn, Spawned, nonblocking};
 use crate::tree::Supervisor;
 use http_body_util::BodyExt as _;
 use ringfence_proto::{
-    Code, Command, ExecRequest, Exit, Failure, JobEnd, OUTPUT_LIMIT, OutputQuery, ProcessLimits,
-    PtySize, Stdin,
+    Code, Command, ExecRequest, Exit, Failure, JobEnd, OutputQuery, ProcessLimits, PtySize, Stdin,
 };
 use rustix::io::Errno;
 use rustix::termios::Winsize;
@@ -24,10 +24,6 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-/// The longest timeout: a day.
-pub(crate) const TIMEOUT_MS_MAX: u64 = 86_400_000;
-/// The largest output limit.
-pub(crate) const OUTPUT_LIMIT_MAX: u64 = 64 << 20;
 /// How long output is awaited that descendants may still write after the command has ended.
 const LINGER: Duration = Duration::from_millis(100);
 /// Most bytes of the folder that a shell says it ended in.
@@ -100,20 +96,7 @@ struct Ends {
 
 /// Starts a command and what drives it; the receiver tells whether its program runs.
 fn start(guest: &Arc<Guest>, exec: ExecRequest) -> Result<(Arc<Job>, Started), Failure> {
-    let output_limit = exec.output_limit.unwrap_or(OUTPUT_LIMIT);
-    if output_limit > OUTPUT_LIMIT_MAX {
-        return Err(Failure::invalid(format!(
-            "output_limit is over {OUTPUT_LIMIT_MAX} bytes"
-        )));
-    }
-    if exec
-        .timeout_ms
-        .is_some_and(|ms| !(1..=TIMEOUT_MS_MAX).contains(&ms))
-    {
-        return Err(Failure::invalid(format!(
-            "timeout_ms is not in 1 to {TIMEOUT_MS_MAX}"
-        )));
-    }
+    let output_limit = checks::limits(exec.output_limit, exec.timeout_ms)?;
     if exec.limits.cpu_seconds == Some(0) || exec.limits.open_files.is_some_and(|n| n < 4) {
         return Err(Failure::invalid("a limit is too low to start any program"));
     }

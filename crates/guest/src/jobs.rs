@@ -1,5 +1,6 @@
 //! Jobs: what runs in the sandbox or has run, its output, and its end.
 
+use crate::checks;
 use crate::exec;
 use crate::http::{self, Answer, Body, Request, Response};
 use crate::log::{Log, Read};
@@ -110,7 +111,6 @@ impl Job {
     }
 
     /// Appends a rich result.
-    #[allow(dead_code, reason = "for REPL calls")]
     pub(crate) fn push_rich(&self, rich: Rich) {
         self.lock().results.push(rich);
         self.tell();
@@ -266,7 +266,7 @@ impl Jobs {
         output_limit: u64,
     ) -> Result<Arc<Job>, Failure> {
         if let Some(id) = id {
-            check_id(id)?;
+            checks::name("a job's id", id)?;
         }
         let mut list = self.lock();
         let list = &mut *list;
@@ -358,20 +358,6 @@ impl List {
             self.jobs.retain(|known| !Arc::ptr_eq(known, &job));
             job.forget();
         }
-    }
-}
-
-fn check_id(id: &str) -> Result<(), Failure> {
-    let good = (1..=64).contains(&id.len())
-        && id
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if good {
-        Ok(())
-    } else {
-        Err(Failure::invalid(
-            "a job's id has 1 to 64 letters, digits, _ and -",
-        ))
     }
 }
 
@@ -475,7 +461,7 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
             let query: WaitQuery = http::query(&request)?;
             match query.timeout_ms {
                 Some(ms) => {
-                    let timeout = Duration::from_millis(ms.min(exec::TIMEOUT_MS_MAX));
+                    let timeout = Duration::from_millis(ms.min(checks::TIMEOUT_MS_MAX));
                     let _ = tokio::time::timeout(timeout, job.ended()).await;
                 }
                 None => job.ended().await,

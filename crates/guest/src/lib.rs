@@ -4,6 +4,7 @@
 //! nothing. It never calls out: the host connects, and speaks HTTP/2 or HTTP/1.1.
 
 mod certificates;
+mod checks;
 mod exec;
 mod files;
 mod http;

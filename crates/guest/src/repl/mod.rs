@@ -6,16 +6,14 @@ mod channel;
 mod output;
 mod process;
 
-use crate::exec::{OUTPUT_LIMIT_MAX, TIMEOUT_MS_MAX};
+use crate::checks;
 use crate::http::{self, Answer, Request};
 use crate::jobs::{self, Tie};
 use crate::server::Guest;
 use ::http::Method;
 use certificate::Stop;
 use process::{NotStarted, Process};
-use ringfence_proto::{
-    Code, Failure, KernelInfo, KernelRequest, OUTPUT_LIMIT, ProcessLimits, RunRequest,
-};
+use ringfence_proto::{Code, Failure, KernelInfo, KernelRequest, ProcessLimits, RunRequest};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,7 +122,7 @@ impl Kernels {
     }
 
     fn get(&self, name: &str) -> Result<Arc<Kernel>, Failure> {
-        check_name(name)?;
+        checks::name("a kernel's name", name)?;
         locked(&self.all)
             .get(name)
             .cloned()
@@ -133,7 +131,7 @@ impl Kernels {
 
     /// The kernel of this name, made with `request` when absent.
     fn get_or_make(&self, name: &str, request: KernelRequest) -> Result<Arc<Kernel>, Failure> {
-        check_name(name)?;
+        checks::name("a kernel's name", name)?;
         let mut all = locked(&self.all);
         if let Some(kernel) = all.get(name) {
             return Ok(Arc::clone(kernel));
@@ -169,20 +167,6 @@ impl Kernels {
         {
             all.remove(&kernel.name);
         }
-    }
-}
-
-fn check_name(name: &str) -> Result<(), Failure> {
-    let good = (1..=64).contains(&name.len())
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if good {
-        Ok(())
-    } else {
-        Err(Failure::invalid(
-            "a kernel's name has 1 to 64 letters, digits, _ and -",
-        ))
     }
 }
 
@@ -298,20 +282,7 @@ async fn remove(guest: Arc<Guest>, kernel: Arc<Kernel>) {
 
 /// Runs a call; the answer is its result, or its events as they come.
 async fn run(guest: &Arc<Guest>, name: &str, request: RunRequest, streamed: bool) -> Answer {
-    let output_limit = request.output_limit.unwrap_or(OUTPUT_LIMIT);
-    if output_limit > OUTPUT_LIMIT_MAX {
-        return Err(Failure::invalid(format!(
-            "output_limit is over {OUTPUT_LIMIT_MAX} bytes"
-        )));
-    }
-    if request
-        .timeout_ms
-        .is_some_and(|ms| !(1..=TIMEOUT_MS_MAX).contains(&ms))
-    {
-        return Err(Failure::invalid(format!(
-            "timeout_ms is not in 1 to {TIMEOUT_MS_MAX}"
-        )));
-    }
+    let output_limit = checks::limits(request.output_limit, request.timeout_ms)?;
     if request.cpu_seconds == Some(0) {
         return Err(Failure::invalid("cpu_seconds is 0"));
     }
