@@ -8,6 +8,7 @@ mod checks;
 mod exec;
 mod files;
 mod http;
+mod input;
 mod jobs;
 mod log;
 mod repl;

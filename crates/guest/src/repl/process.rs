@@ -4,6 +4,7 @@ use super::certificate::Stop;
 use super::channel::{Broken, EXIT, Frame, Frames};
 use super::output::Outputs;
 use crate::exec;
+use crate::input;
 use crate::server::Guest;
 use crate::spawn::{self, DEFAULT_PATH, Ended, Report, Spawn};
 use crate::tree::Supervisor;
@@ -112,7 +113,7 @@ impl Process {
         let mut stream = UnixStream::from_std(ours).map_err(failed)?;
         // Fits the socket's buffer, so it is there before the interpreter reads.
         stream.write_all(source.as_bytes()).await.map_err(failed)?;
-        let (stdin, _) = exec::open_stdin(&Stdin::Empty).map_err(failed)?;
+        let (stdin, _) = input::open_stdin(&Stdin::Empty).map_err(failed)?;
         let (stdout, out) = spawn::close_on_exec_pipe().map_err(failed)?;
         let (stderr, err) = spawn::close_on_exec_pipe().map_err(failed)?;
         let outputs = Outputs::new(
