@@ -5,8 +5,9 @@ use crate::checks;
 use crate::http::{self, Answer, Request};
 use crate::input::{Channel, Input, open_stdin, open_terminal, set_input, write_all};
 use crate::jobs::{self, Job, Stream, Tie};
+use crate::launch::{self, Ended, Report, Spawn, Spawned};
 use crate::server::Guest;
-use crate::spawn::{self, Ended, Report, Spawn, Spawned, nonblocking};
+use crate::spawn::nonblocking;
 use crate::tree::Supervisor;
 use ringfence_proto::{Code, Command, ExecRequest, Exit, Failure, JobEnd, ProcessLimits, Stdin};
 use std::cell::RefCell;
@@ -106,7 +107,7 @@ fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Start
     let mut fds = Vec::with_capacity(4);
     let cwd_reader = match shell {
         Some(shell) => {
-            let (reader, writer) = spawn::close_on_exec_pipe().map_err(failed)?;
+            let (reader, writer) = launch::close_on_exec_pipe().map_err(failed)?;
             fds.push((writer, cwd_number(shell)));
             Some(reader)
         }
@@ -139,9 +140,9 @@ fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Start
         None => {
             let (stdin, ours) = open_stdin(&exec.stdin).map_err(failed)?;
             fds.push((stdin, 0));
-            let (stdout, writer) = spawn::close_on_exec_pipe().map_err(failed)?;
+            let (stdout, writer) = launch::close_on_exec_pipe().map_err(failed)?;
             fds.push((writer, 1));
-            let (stderr, writer) = spawn::close_on_exec_pipe().map_err(failed)?;
+            let (stderr, writer) = launch::close_on_exec_pipe().map_err(failed)?;
             fds.push((writer, 2));
             let mut feed = None;
             if let Some(ours) = ours {
@@ -179,7 +180,7 @@ fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Start
         limits: guest.within_limits(exec.limits),
         terminal,
     };
-    let spawned = spawn::spawn(what, &guest.supervisors)?;
+    let spawned = launch::spawn(what, &guest.supervisors)?;
     let (sender, started) = oneshot::channel();
     tokio::spawn(drive(
         Arc::clone(guest),

@@ -2,7 +2,7 @@
 
 use crate::http::{self, Answer, Request};
 use crate::jobs::{self, Job};
-use crate::spawn;
+use crate::launch;
 use http_body_util::BodyExt as _;
 use ringfence_proto::{Code, Failure, OutputQuery, PtySize, Stdin};
 use rustix::io::Errno;
@@ -41,7 +41,7 @@ pub(crate) fn open_stdin(stdin: &Stdin) -> std::io::Result<(OwnedFd, Option<Owne
     {
         return Ok((null.try_clone()?.into(), None));
     }
-    let (reader, writer) = spawn::close_on_exec_pipe()?;
+    let (reader, writer) = launch::close_on_exec_pipe()?;
     Ok((reader, (*stdin != Stdin::Empty).then_some(writer)))
 }
 

@@ -10,6 +10,7 @@ mod files;
 mod http;
 mod input;
 mod jobs;
+mod launch;
 mod log;
 mod repl;
 mod server;

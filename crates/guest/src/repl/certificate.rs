@@ -1,7 +1,7 @@
 //! Certificates of calls and kernels.
 
 use crate::certificates::{bytes, seconds};
-use crate::spawn;
+use crate::launch;
 use ringfence_proto::{Cause, Certificate, Ended, ProcessLimits, Survived, signal_name};
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ pub(super) fn not_ready(stop: Stop, elapsed: Duration) -> Certificate {
 pub(super) struct Facts<'a> {
     pub(super) stop: Option<Stop>,
     pub(super) wrong: Option<Wrong>,
-    pub(super) ended: Option<spawn::Ended>,
+    pub(super) ended: Option<launch::Ended>,
     pub(super) elapsed: Duration,
     pub(super) out_of_memory: bool,
     pub(super) memory_limit: Option<u64>,
@@ -304,7 +304,7 @@ mod tests {
             ..ProcessLimits::default()
         };
         let of = |status, out_of_memory, stop| {
-            let ended = spawn::Ended {
+            let ended = launch::Ended {
                 status,
                 left: false,
                 cpu_us: 1_000_000,

@@ -5,8 +5,9 @@ use super::channel::{Broken, EXIT, Frame, Frames};
 use super::output::Outputs;
 use crate::exec;
 use crate::input;
+use crate::launch::{self, DEFAULT_PATH, Ended, Report, Spawn};
 use crate::server::Guest;
-use crate::spawn::{self, DEFAULT_PATH, Ended, Report, Spawn};
+use crate::spawn;
 use crate::tree::Supervisor;
 use ringfence_proto::{Code, Failure, KernelRequest, Stdin};
 use rustix::process::{Pid, Signal};
@@ -114,8 +115,8 @@ impl Process {
         // Fits the socket's buffer, so it is there before the interpreter reads.
         stream.write_all(source.as_bytes()).await.map_err(failed)?;
         let (stdin, _) = input::open_stdin(&Stdin::Empty).map_err(failed)?;
-        let (stdout, out) = spawn::close_on_exec_pipe().map_err(failed)?;
-        let (stderr, err) = spawn::close_on_exec_pipe().map_err(failed)?;
+        let (stdout, out) = launch::close_on_exec_pipe().map_err(failed)?;
+        let (stderr, err) = launch::close_on_exec_pipe().map_err(failed)?;
         let outputs = Outputs::new(
             spawn::nonblocking(stdout).map_err(failed)?,
             spawn::nonblocking(stderr).map_err(failed)?,
@@ -130,7 +131,7 @@ impl Process {
         let argv = std::iter::once(python.clone())
             .chain(argv.map(str::to_owned))
             .collect();
-        let spawned = spawn::spawn(
+        let spawned = launch::spawn(
             Spawn {
                 argv,
                 env,
