@@ -1,55 +1,28 @@
 //! Commands: from a request to a running process, and from its end to a result.
 
 use crate::certificates::{Facts, Stopped, of_command};
+use crate::checks;
 use crate::http::{self, Answer, Request};
+use crate::input::{Channel, Input, open_stdin, open_terminal, set_input, write_all};
 use crate::jobs::{self, Job, Stream, Tie};
+use crate::launch::{self, Ended, Report, Spawn, Spawned};
 use crate::server::Guest;
-use crate::spawn::{self, Ended, Report, Spawn, Spawned, nonblocking};
+use crate::spawn::nonblocking;
 use crate::tree::Supervisor;
-use http_body_util::BodyExt as _;
-use ringfence_proto::{
-    Code, Command, ExecRequest, Exit, Failure, JobEnd, OUTPUT_LIMIT, OutputQuery, ProcessLimits,
-    PtySize, Stdin,
-};
-use rustix::io::Errno;
-use rustix::termios::Winsize;
+use ringfence_proto::{Code, Command, ExecRequest, Exit, Failure, JobEnd, ProcessLimits, Stdin};
 use std::cell::RefCell;
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-/// The longest timeout: a day.
-pub(crate) const TIMEOUT_MS_MAX: u64 = 86_400_000;
-/// The largest output limit.
-pub(crate) const OUTPUT_LIMIT_MAX: u64 = 64 << 20;
 /// How long output is awaited that descendants may still write after the command has ended.
 const LINGER: Duration = Duration::from_millis(100);
 /// Most bytes of the folder that a shell says it ended in.
 const CWD_LIMIT: usize = 4096;
-
-/// One end of a pipe or a terminal, never blocking.
-pub(crate) type Channel = AsyncFd<OwnedFd>;
-
-/// Where a command's input goes.
-pub(crate) enum Input {
-    Pipe(Channel),
-    Terminal(Arc<Channel>),
-}
-
-impl Input {
-    fn channel(&self) -> &Channel {
-        match self {
-            Self::Pipe(channel) => channel,
-            Self::Terminal(channel) => channel,
-        }
-    }
-}
 
 /// `POST /exec`: runs a command to its end.
 pub(crate) async fn run(guest: &Arc<Guest>, request: Request) -> Answer {
@@ -100,20 +73,7 @@ struct Ends {
 
 /// Starts a command and what drives it; the receiver tells whether its program runs.
 fn start(guest: &Arc<Guest>, exec: ExecRequest) -> Result<(Arc<Job>, Started), Failure> {
-    let output_limit = exec.output_limit.unwrap_or(OUTPUT_LIMIT);
-    if output_limit > OUTPUT_LIMIT_MAX {
-        return Err(Failure::invalid(format!(
-            "output_limit is over {OUTPUT_LIMIT_MAX} bytes"
-        )));
-    }
-    if exec
-        .timeout_ms
-        .is_some_and(|ms| !(1..=TIMEOUT_MS_MAX).contains(&ms))
-    {
-        return Err(Failure::invalid(format!(
-            "timeout_ms is not in 1 to {TIMEOUT_MS_MAX}"
-        )));
-    }
+    let output_limit = checks::limits(exec.output_limit, exec.timeout_ms)?;
     if exec.limits.cpu_seconds == Some(0) || exec.limits.open_files.is_some_and(|n| n < 4) {
         return Err(Failure::invalid("a limit is too low to start any program"));
     }
@@ -147,7 +107,7 @@ fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Start
     let mut fds = Vec::with_capacity(4);
     let cwd_reader = match shell {
         Some(shell) => {
-            let (reader, writer) = spawn::close_on_exec_pipe().map_err(failed)?;
+            let (reader, writer) = launch::close_on_exec_pipe().map_err(failed)?;
             fds.push((writer, cwd_number(shell)));
             Some(reader)
         }
@@ -180,9 +140,9 @@ fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Start
         None => {
             let (stdin, ours) = open_stdin(&exec.stdin).map_err(failed)?;
             fds.push((stdin, 0));
-            let (stdout, writer) = spawn::close_on_exec_pipe().map_err(failed)?;
+            let (stdout, writer) = launch::close_on_exec_pipe().map_err(failed)?;
             fds.push((writer, 1));
-            let (stderr, writer) = spawn::close_on_exec_pipe().map_err(failed)?;
+            let (stderr, writer) = launch::close_on_exec_pipe().map_err(failed)?;
             fds.push((writer, 2));
             let mut feed = None;
             if let Some(ours) = ours {
@@ -220,7 +180,7 @@ fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Start
         limits: guest.within_limits(exec.limits),
         terminal,
     };
-    let spawned = spawn::spawn(what, &guest.supervisors)?;
+    let spawned = launch::spawn(what, &guest.supervisors)?;
     let (sender, started) = oneshot::channel();
     tokio::spawn(drive(
         Arc::clone(guest),
@@ -272,75 +232,6 @@ fn shell_argv(
 /// digit, as they know no others.
 fn cwd_number(shell: &str) -> i32 {
     if shell.ends_with("bash") { 198 } else { 7 }
-}
-
-/// The command's standard input, and our end of it where there is one.
-pub(crate) fn open_stdin(stdin: &Stdin) -> std::io::Result<(OwnedFd, Option<OwnedFd>)> {
-    // A null device where there is one: some programs read a pipe that is at its end as if it
-    // were data. Opened once.
-    static NULL: OnceLock<Option<File>> = OnceLock::new();
-    if *stdin == Stdin::Empty
-        && let Some(null) = NULL.get_or_init(|| File::open("/dev/null").ok())
-    {
-        return Ok((null.try_clone()?.into(), None));
-    }
-    let (reader, writer) = spawn::close_on_exec_pipe()?;
-    Ok((reader, (*stdin != Stdin::Empty).then_some(writer)))
-}
-
-fn open_terminal(size: PtySize) -> Result<(OwnedFd, OwnedFd), Failure> {
-    use rustix::pty::OpenptFlags;
-    let size = winsize(size)?;
-    let missing = |e: Errno| {
-        Failure::new(
-            Code::Missing,
-            "cannot open a terminal: this sandbox has no /dev/pts",
-        )
-        .detail(e)
-    };
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let ours = rustix::pty::openpt(flags).map_err(missing)?;
-    rustix::pty::grantpt(&ours).map_err(missing)?;
-    rustix::pty::unlockpt(&ours).map_err(missing)?;
-    let theirs = match rustix::pty::ioctl_tiocgptpeer(&ours, flags) {
-        Ok(theirs) => theirs,
-        Err(_) => {
-            let path = rustix::pty::ptsname(&ours, Vec::new()).map_err(missing)?;
-            let flags =
-                rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;
-            rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(missing)?
-        }
-    };
-    rustix::termios::tcsetwinsize(&ours, size)
-        .map_err(|e| Failure::io("cannot size the terminal", &e.into()))?;
-    Ok((ours, theirs))
-}
-
-fn winsize(size: PtySize) -> Result<Winsize, Failure> {
-    if size.rows == 0 || size.cols == 0 {
-        return Err(Failure::invalid(
-            "a terminal has at least one row and one column",
-        ));
-    }
-    Ok(Winsize {
-        ws_row: size.rows,
-        ws_col: size.cols,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    })
-}
-
-/// Tells the terminal its new size, and with that what runs in it.
-pub(crate) fn resize(terminal: &Channel, size: PtySize) -> Result<(), Failure> {
-    rustix::termios::tcsetwinsize(terminal.get_ref(), winsize(size)?)
-        .map_err(|e| Failure::io("cannot resize the terminal", &e.into()))
-}
-
-fn set_input(job: &Job, input: Input) {
-    // Nobody else knows the job yet.
-    if let Ok(mut slot) = job.input.try_lock() {
-        *slot = Some(input);
-    }
 }
 
 /// Sees a command from its start to its end, and what it left behind to theirs.
@@ -608,75 +499,4 @@ async fn pump(channel: &Channel, job: &Job, stream: Stream) {
         }
         tokio::task::yield_now().await;
     }
-}
-
-async fn write_all(channel: &Channel, mut bytes: &[u8]) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let count = channel
-            .async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
-            .await?;
-        bytes = &bytes[count..];
-    }
-    Ok(())
-}
-
-/// `POST /jobs/{id}/stdin`: the body goes to the command, and its end is the input's end.
-pub(crate) async fn stdin(job: &Arc<Job>, request: Request) -> Answer {
-    copy_input(job, request).await?;
-    http::empty()
-}
-
-/// Sends a request's body to the command, as fast as it reads. The end of the body closes a
-/// pipe; a body that breaks off does not, so that another can go on.
-async fn copy_input(job: &Job, request: Request) -> Result<(), Failure> {
-    let conflict = |what: &str| Failure::new(Code::Conflict, format!("job {} {what}", job.id));
-    let Ok(mut slot) = job.input.try_lock() else {
-        return Err(conflict("has a writer already"));
-    };
-    let Some(input) = slot.as_ref() else {
-        return Err(conflict("takes no input")
-            .hint("start it with stdin `stream`, and write before it has ended"));
-    };
-    let copy = async {
-        let mut body = request.into_body();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| Failure::invalid("the input ended early").detail(e))?;
-            if let Ok(bytes) = frame.into_data() {
-                write_all(input.channel(), &bytes)
-                    .await
-                    .map_err(|e| conflict("reads no more input").detail(e))?;
-            }
-        }
-        Ok(())
-    };
-    let result = tokio::select! {
-        result = copy => result,
-        () = job.ended() => Err(conflict("has ended")),
-    };
-    if job.has_ended() || (result.is_ok() && matches!(*slot, Some(Input::Pipe(_)))) {
-        *slot = None;
-    }
-    result
-}
-
-/// Stops a task when its owner goes away.
-struct Abort(tokio::task::AbortHandle);
-
-impl Drop for Abort {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// `POST /jobs/{id}/attach`: the body goes in, what comes out is the answer's body.
-pub(crate) fn attach(job: Arc<Job>, request: Request) -> Answer {
-    let query: OutputQuery = http::query(&request)?;
-    let writer = Arc::clone(&job);
-    let task = tokio::spawn(async move {
-        // The end of the answer tells the client all it needs.
-        let _ = copy_input(&writer, request).await;
-    });
-    let held = Abort(task.abort_handle());
-    let output = jobs::raw_output(job, query.stdout, held);
-    Ok(http::with_type("application/octet-stream", output))
 }

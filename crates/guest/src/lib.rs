@@ -4,15 +4,19 @@
 //! nothing. It never calls out: the host connects, and speaks HTTP/2 or HTTP/1.1.
 
 mod certificates;
+mod checks;
 mod exec;
 mod files;
 mod http;
+mod input;
 mod jobs;
+mod launch;
 mod log;
 mod repl;
 mod server;
 mod spawn;
 mod tree;
 
+pub use files::TRANSFERS;
 pub use server::{Config, Guest};
 pub use spawn::{nonblocking, take_inherited};

@@ -159,7 +159,8 @@ fn run() -> Result<(), String> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        // Clients can hold those of the archives for as long as they like; never the others.
+        .max_blocking_threads(4 + ringfence_guest::TRANSFERS)
         .thread_keep_alive(Duration::from_secs(1))
         .thread_stack_size(256 << 10)
         .build()

@@ -94,7 +94,7 @@ impl Guest {
         builder
             .http2()
             .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(4 << 20)
+            .initial_connection_window_size(16 << 20)
             .max_concurrent_streams(1024);
         // A stream that breaks ends its connection and nothing else.
         let _ = builder.serve_connection(TokioIo::new(io), service).await;

@@ -9,150 +9,16 @@
 //! with the heap of a process that may have had other threads, and must not touch it.
 #![allow(unsafe_code)]
 
-use crate::tree::{Supervisor, Supervisors};
-use ringfence_proto::{Code, Failure, ProcessLimits};
 use std::cell::UnsafeCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
-use std::sync::Arc;
-use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
-use tokio::net::unix::pipe;
-
-/// The search path of commands whose environment has none.
-pub(crate) const DEFAULT_PATH: &str =
-    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Most bytes of arguments and environment; the kernel's own limit is about the same.
-const ARGUMENTS_LIMIT: usize = 2 << 20;
-
-/// What to start, and what it gets.
-pub(crate) struct Spawn {
-    /// The program, looked up on the `PATH` of `env` unless it has a slash, and its arguments.
-    pub(crate) argv: Vec<String>,
-    /// The whole environment; the last of several values of a name wins.
-    pub(crate) env: Vec<(String, String)>,
-    pub(crate) cwd: String,
-    /// Descriptors of the new process: what is opened here, and its number there. Nothing else
-    /// is inherited, so 0, 1 and 2 belong on this list. Closed on this side after the fork.
-    pub(crate) fds: Vec<(OwnedFd, RawFd)>,
-    pub(crate) limits: ProcessLimits,
-    /// Makes descriptor 0 the controlling terminal.
-    pub(crate) terminal: bool,
-}
-
-/// A process that was started: its supervisor, and the pipe that tells its end.
-pub(crate) struct Spawned {
-    pub(crate) supervisor: Arc<Supervisor>,
-    report: Report,
-    program: String,
-    cwd: String,
-}
-
-/// What the supervisor has to say after the start.
-pub(crate) struct Report {
-    pipe: pipe::Receiver,
-}
-
-/// The end of the command, or of all its descendants.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ended {
-    /// As of waitpid.
-    pub(crate) status: i32,
-    /// Whether descendants are left.
-    pub(crate) left: bool,
-    pub(crate) cpu_us: u64,
-    pub(crate) peak_memory: u64,
-}
-
-impl Spawned {
-    /// Waits until the program runs; answers with its process id and what tells its end. The id
-    /// is 0 where the program was quick enough to kill its supervisor before it could say so.
-    pub(crate) async fn started(mut self) -> Result<(i32, Arc<Supervisor>, Report), Failure> {
-        let Some(message) = self.report.message().await else {
-            return Ok((0, self.supervisor, self.report));
-        };
-        let (pid, stage, errno) = (message[1] as i32, message[2] as i32, message[3] as i32);
-        if stage == Stage::Done as i32 {
-            return Ok((pid, self.supervisor, self.report));
-        }
-        Err(start_failure(&self.program, &self.cwd, stage, errno))
-    }
-}
-
-impl Report {
-    async fn message(&mut self) -> Option<[i64; 6]> {
-        let mut bytes = [0; size_of::<Message>()];
-        self.pipe.read_exact(&mut bytes).await.ok()?;
-        let mut message = [0; 6];
-        for (value, chunk) in message.iter_mut().zip(bytes.chunks_exact(8)) {
-            *value = i64::from_ne_bytes(chunk.try_into().unwrap_or_default());
-        }
-        Some(message)
-    }
-
-    /// The next report: first of the command's end, then of the end of what it left behind.
-    /// None when the supervisor is gone.
-    pub(crate) async fn ended(&mut self) -> Option<Ended> {
-        let message = self.message().await?;
-        Some(Ended {
-            status: message[1] as i32,
-            left: message[2] != 0,
-            cpu_us: (message[3].max(0) as u64).saturating_add(message[4].max(0) as u64),
-            peak_memory: (message[5].max(0) as u64).saturating_mul(1024),
-        })
-    }
-}
-
-fn start_failure(program: &str, cwd: &str, stage: i32, errno: i32) -> Failure {
-    let error = std::io::Error::from_raw_os_error(errno);
-    let what = format!("cannot run {program}");
-    if stage == Stage::Chdir as i32 {
-        return Failure::io(format!("cannot enter {cwd}"), &error);
-    }
-    if stage == Stage::Exec as i32 {
-        return match errno {
-            libc::ENOENT | libc::ENOTDIR if program.contains('/') => Failure::new(
-                Code::Missing,
-                format!("{what}: no such file, or its interpreter"),
-            ),
-            libc::ENOENT | libc::ENOTDIR => {
-                Failure::new(Code::Missing, format!("{what}: not found on PATH"))
-            }
-            libc::EACCES | libc::EPERM => {
-                Failure::new(Code::Forbidden, format!("{what}: not executable"))
-                    .hint("chmod +x the file, or name its interpreter")
-            }
-            libc::ENOEXEC => Failure::invalid(format!("{what}: not a program"))
-                .hint("start a script with #! and its interpreter, or name the interpreter"),
-            libc::E2BIG => Failure::invalid(format!(
-                "{what}: the arguments or the environment are too long"
-            ))
-            .hint("pass large data on standard input or in a file"),
-            _ => Failure::io(what, &error),
-        };
-    }
-    if errno == libc::EAGAIN {
-        return Failure::new(
-            Code::TooMany,
-            format!("{what}: no more processes are allowed"),
-        )
-        .hint("end processes that still run");
-    }
-    if stage == Stage::Limits as i32 && errno == libc::EPERM {
-        return Failure::new(
-            Code::Forbidden,
-            format!("{what}: a limit is over the sandbox's own"),
-        );
-    }
-    Failure::io(what, &error)
-}
 
 /// Which step of the start failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
-enum Stage {
+pub(crate) enum Stage {
     Done = 0,
     Fork = 1,
     Session = 2,
@@ -165,160 +31,70 @@ enum Stage {
 
 /// One message of the report pipe: a tag and five values. Start: pid, stage, errno. End: status,
 /// left, user and system microseconds, peak kilobytes.
-type Message = [i64; 6];
+pub(crate) type Message = [i64; 6];
 
 /// Most descriptors that one process is given.
-const FDS: usize = 16;
+pub(crate) const FDS: usize = 16;
+
+/// What a supervisor is to start, and what that gets. Made before the fork, and only read after.
+pub(crate) struct Plan {
+    /// Where the program may be, in the order to try.
+    pub(crate) candidates: Vec<CString>,
+    pub(crate) argv: Vec<CString>,
+    pub(crate) envp: Vec<CString>,
+    pub(crate) cwd: CString,
+    /// What is opened here, and its number there; at most [`FDS`].
+    pub(crate) fds: Vec<(OwnedFd, RawFd)>,
+    /// Where the supervisor reports.
+    pub(crate) report: OwnedFd,
+    pub(crate) limits: Vec<(libc::__rlimit_resource_t, libc::rlimit)>,
+    /// Makes descriptor 0 the controlling terminal.
+    pub(crate) terminal: bool,
+}
 
 /// Everything that the supervisor and the child need, in plain memory.
-struct Prepared {
+pub(crate) struct Prepared<'a> {
+    plan: &'a Plan,
+    /// Lists of pointers into the plan, each with a null at its end.
     candidates: Vec<*const libc::c_char>,
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
-    cwd: CString,
     sources: [RawFd; FDS],
     targets: [RawFd; FDS],
     fds: usize,
     /// Descriptors that stay open in the supervisor until the child runs, in order.
     keep: Vec<RawFd>,
     report: RawFd,
-    limits: [(libc::__rlimit_resource_t, libc::rlimit); 5],
-    limits_set: usize,
-    terminal: bool,
     /// Set by the child, which shares this memory with the supervisor until it runs.
     stage: Stage,
     errno: i32,
 }
 
-/// Starts a process below a new supervisor; the answer comes before the program runs.
-pub(crate) fn spawn(spawn: Spawn, supervisors: &Arc<Supervisors>) -> Result<Spawned, Failure> {
-    let Some(program) = spawn.argv.first().cloned() else {
-        return Err(Failure::invalid("the command is empty"));
-    };
-    if program.is_empty() {
-        return Err(Failure::invalid("the command has no name"));
-    }
-    let failed = |e: std::io::Error| Failure::io(format!("cannot run {program}"), &e);
-
-    let mut env: Vec<(&str, &str)> = Vec::with_capacity(spawn.env.len());
-    for (name, value) in &spawn.env {
-        match env.iter_mut().find(|(known, _)| known == name) {
-            Some(entry) => entry.1 = value,
-            None => env.push((name, value)),
+impl<'a> Prepared<'a> {
+    pub(crate) fn new(plan: &'a Plan) -> Self {
+        let report = plan.report.as_raw_fd();
+        let mut keep: Vec<RawFd> = plan.fds.iter().map(|(fd, _)| fd.as_raw_fd()).collect();
+        keep.push(report);
+        keep.sort_unstable();
+        let mut prepared = Self {
+            plan,
+            candidates: pointers(&plan.candidates),
+            argv: pointers(&plan.argv),
+            envp: pointers(&plan.envp),
+            sources: [-1; FDS],
+            targets: [-1; FDS],
+            fds: plan.fds.len().min(FDS),
+            keep,
+            report,
+            stage: Stage::Done,
+            errno: 0,
+        };
+        for (i, (fd, target)) in plan.fds.iter().take(FDS).enumerate() {
+            prepared.sources[i] = fd.as_raw_fd();
+            prepared.targets[i] = *target;
         }
+        prepared
     }
-    let search = env
-        .iter()
-        .find(|(name, _)| *name == "PATH")
-        .map_or(DEFAULT_PATH, |(_, v)| v);
-    let candidates: Vec<CString> = if program.contains('/') {
-        vec![c_string(program.clone(), "the command")?]
-    } else {
-        search
-            .split(':')
-            .map(|dir| if dir.is_empty() { "." } else { dir })
-            .map(|dir| c_string(format!("{dir}/{program}"), "the search path"))
-            .collect::<Result<_, _>>()?
-    };
-    let total = spawn.argv.iter().map(|a| a.len() + 9).sum::<usize>()
-        + env
-            .iter()
-            .map(|(n, v)| n.len() + v.len() + 10)
-            .sum::<usize>();
-    if total > ARGUMENTS_LIMIT {
-        return Err(start_failure(&program, "", Stage::Exec as i32, libc::E2BIG));
-    }
-    let argv = spawn
-        .argv
-        .into_iter()
-        .map(|a| c_string(a, "an argument"))
-        .collect::<Result<Vec<_>, _>>()?;
-    let envp = env
-        .into_iter()
-        .map(|(name, value)| {
-            if name.is_empty() || name.contains('=') {
-                return Err(Failure::invalid(format!(
-                    "bad name of a variable: {name:?}"
-                )));
-            }
-            c_string(format!("{name}={value}"), "a variable")
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    if spawn.fds.len() > FDS {
-        return Err(Failure::new(
-            Code::Internal,
-            "too many descriptors for one process",
-        ));
-    }
-
-    let (report, report_writer) = close_on_exec_pipe().map_err(failed)?;
-    let report = pipe::Receiver::from_owned_fd(report).map_err(failed)?;
-
-    let mut keep: Vec<RawFd> = spawn.fds.iter().map(|(fd, _)| fd.as_raw_fd()).collect();
-    keep.push(report_writer.as_raw_fd());
-    keep.sort_unstable();
-    let mut prepared = Prepared {
-        candidates: pointers(&candidates),
-        argv: pointers(&argv),
-        envp: pointers(&envp),
-        cwd: c_string(spawn.cwd.clone(), "the folder")?,
-        sources: [-1; FDS],
-        targets: [-1; FDS],
-        fds: spawn.fds.len(),
-        keep,
-        report: report_writer.as_raw_fd(),
-        // With 0 a core pattern that is a program would still be run; with 1 nothing is.
-        limits: [(
-            libc::RLIMIT_CORE,
-            libc::rlimit {
-                rlim_cur: 1,
-                rlim_max: 1,
-            },
-        ); 5],
-        limits_set: 1,
-        terminal: spawn.terminal,
-        stage: Stage::Done,
-        errno: 0,
-    };
-    for (i, (fd, target)) in spawn.fds.iter().enumerate() {
-        prepared.sources[i] = fd.as_raw_fd();
-        prepared.targets[i] = *target;
-    }
-    let limits = &spawn.limits;
-    for (resource, value) in [
-        (libc::RLIMIT_CPU, limits.cpu_seconds),
-        (libc::RLIMIT_DATA, limits.data),
-        (libc::RLIMIT_FSIZE, limits.file_size),
-        (libc::RLIMIT_NOFILE, limits.open_files),
-    ] {
-        if let Some(value) = value {
-            // One second between SIGXCPU and SIGKILL, for what catches the first.
-            let hard = if resource == libc::RLIMIT_CPU {
-                value.saturating_add(1)
-            } else {
-                value
-            };
-            prepared.limits[prepared.limits_set] = (
-                resource,
-                libc::rlimit {
-                    rlim_cur: value,
-                    rlim_max: hard,
-                },
-            );
-            prepared.limits_set += 1;
-        }
-    }
-
-    let supervisor = supervisors.register(|| fork(&mut prepared)).map_err(|e| {
-        let errno = e.raw_os_error().unwrap_or(libc::EIO);
-        start_failure(&program, &spawn.cwd, Stage::Fork as i32, errno)
-    })?;
-    Ok(Spawned {
-        supervisor,
-        report: Report { pipe: report },
-        program,
-        cwd: spawn.cwd,
-    })
 }
 
 /// Takes over the inherited descriptors that are named here, and closes all others over 2, so
@@ -356,10 +132,6 @@ pub fn nonblocking(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     Ok(fd)
 }
 
-fn c_string(text: String, what: &str) -> Result<CString, Failure> {
-    CString::new(text).map_err(|_| Failure::invalid(format!("{what} contains a NUL byte")))
-}
-
 /// A null-terminated list of pointers into `strings`, which must live as long.
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings
@@ -369,13 +141,8 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
         .collect()
 }
 
-/// A pipe whose both ends are closed by exec.
-pub(crate) fn close_on_exec_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
-}
-
 /// Forks the supervisor and answers with its process id.
-fn fork(prepared: &mut Prepared) -> std::io::Result<i32> {
+pub(crate) fn fork(prepared: &mut Prepared<'_>) -> std::io::Result<i32> {
     // SAFETY: plain calls with valid pointers to local memory. The child of the fork goes to
     // `supervise`, which never returns and only makes async-signal-safe calls. All signals are
     // blocked over the fork, so that no handler of the guest runs in the child.
@@ -407,7 +174,7 @@ static CHILD_STACK: Stack = Stack(UnsafeCell::new([0; STACK]));
 ///
 /// # Safety
 /// To be called in the child of a fork only; never returns.
-unsafe fn supervise(prepared: &mut Prepared) -> ! {
+unsafe fn supervise(prepared: &mut Prepared<'_>) -> ! {
     // SAFETY: this process has one thread and a private copy of the guest's memory; every
     // function called here is async-signal-safe, and every pointer is to memory made before the
     // fork or to locals.
@@ -589,7 +356,7 @@ extern "C" fn start(argument: *mut libc::c_void) -> libc::c_int {
     // SAFETY: the argument is the supervisor's `Prepared`; the supervisor is suspended until
     // this process runs its program or exits, so nobody else uses it.
     unsafe {
-        let prepared = &mut *argument.cast::<Prepared>();
+        let prepared = &mut *argument.cast::<Prepared<'_>>();
         let stage = start_stages(prepared);
         prepared.errno = *libc::__errno_location();
         prepared.stage = stage;
@@ -601,7 +368,7 @@ extern "C" fn start(argument: *mut libc::c_void) -> libc::c_int {
 ///
 /// # Safety
 /// In the child only.
-unsafe fn start_stages(prepared: &mut Prepared) -> Stage {
+unsafe fn start_stages(prepared: &mut Prepared<'_>) -> Stage {
     // SAFETY: async-signal-safe calls on memory that was prepared before the fork.
     unsafe {
         if libc::setsid() < 0 {
@@ -626,14 +393,14 @@ unsafe fn start_stages(prepared: &mut Prepared) -> Stage {
                 return Stage::Descriptors;
             }
         }
-        if prepared.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+        if prepared.plan.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
             return Stage::Terminal;
         }
-        if libc::chdir(prepared.cwd.as_ptr()) < 0 {
+        if libc::chdir(prepared.plan.cwd.as_ptr()) < 0 {
             return Stage::Chdir;
         }
-        for i in 0..prepared.limits_set {
-            let (resource, mut limit) = prepared.limits[i];
+        for (resource, limit) in &prepared.plan.limits {
+            let (resource, mut limit) = (*resource, *limit);
             let mut now: libc::rlimit = std::mem::zeroed();
             // A limit of the sandbox that is tighter already stays.
             if libc::getrlimit(resource, &raw mut now) == 0 {

@@ -3,10 +3,12 @@
 mod support;
 
 use http::Method;
-use ringfence_proto::{Cause, Code, Ended, Event, ExecResult, Exit, Failure, KernelInfo, Rich};
+use ringfence_proto::{
+    Cause, Code, Ended, Event, ExecResult, Exit, Failure, Health, KernelInfo, Rich,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use support::{Client, Events, Guest, full, marker, until, with_argument};
+use support::{Client, Events, Guest, PATIENCE, full, marker, until, with_argument};
 
 async fn try_run(client: &Client, name: &str, request: Value) -> Result<ExecResult, Failure> {
     let bytes = client
@@ -771,6 +773,44 @@ async fn a_flood_is_cut_and_counted() {
 }
 
 #[tokio::test]
+async fn a_flooded_control_channel_holds_nobody_up() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    let other = guest.connect().await;
+    // Empty results, each of them whole: nonsense would end the kernel at once.
+    let flood = "import os\nopen('flooding', 'w')\n\
+                 while True: os.write(100, b'\\x02\\0\\0\\0V\\0' * 20000)";
+    good(&client, "survivor = 1").await;
+    let request = json!({"code": flood, "timeout_ms": 1000});
+    let call = tokio::spawn(async move {
+        let result = try_run(&client, "main", request).await.unwrap();
+        (client, result)
+    });
+    until("the flood comes", || {
+        guest.workspace().join("flooding").exists()
+    })
+    .await;
+    let health = other.get::<Health>("/health");
+    let health = tokio::time::timeout(PATIENCE, health).await.unwrap();
+    assert_eq!(health.status, "ok");
+    let (client, result) = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!(result.results.len(), 256);
+    assert!(err(&result).contains("rich results left out"), "{result:?}");
+    assert_lost(&client, &result, Cause::Output).await;
+
+    // Large ones, of which a flood would take long: the timeout is seen meanwhile. The interrupt
+    // may come in the middle of a frame, and then takes the kernel with it.
+    let code = "import os\nbody = b'\\0\\x0atext/plain' + (2**22).to_bytes(4, 'little') + b'x' * 2**22\n\
+                frame = (len(body) + 1).to_bytes(4, 'little') + b'V' + body\n\
+                while True: os.write(100, frame)";
+    let request = json!({"code": code, "timeout_ms": 1000});
+    let call = try_run(&client, "main", request);
+    let result = tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap();
+    assert_eq!(result.end.certificate.unwrap().cause, Cause::WallClock);
+    good(&client, "print('works')").await;
+}
+
+#[tokio::test]
 async fn kernels_have_names() {
     let guest = Guest::start().await;
     let client = guest.connect().await;
@@ -842,6 +882,98 @@ async fn kernels_have_names() {
         .await
         .unwrap_err();
     assert_eq!(failure.code, Code::TooMany);
+}
+
+/// An interpreter that takes forever to start while there is a file `slow`.
+fn slow_python(guest: &Guest, mark: &str) -> String {
+    let path = guest.workspace().join("slow-python");
+    let text = format!("#!/bin/sh\nif [ -e slow ]; then sleep {mark}; fi\nexec python3 \"$@\"\n");
+    std::fs::write(&path, text).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&path, mode).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_start_of_a_kernel_is_part_of_the_call() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    let (mark, slow) = (marker(), guest.workspace().join("slow"));
+    let python = slow_python(&guest, &mark);
+    put(&client, "main", json!({"python": python}))
+        .await
+        .unwrap();
+    std::fs::write(&slow, "").unwrap();
+    run(&client, "import os; os._exit(1)").await;
+
+    // Its time is over.
+    let request = json!({"code": "open('ran', 'w')", "timeout_ms": 300});
+    let result = try_run(&client, "main", request.clone()).await.unwrap();
+    assert_eq!(result.end.exit, Exit::Lost);
+    let certificate = result.end.certificate.unwrap();
+    assert_eq!(
+        (certificate.cause, certificate.ended),
+        (Cause::WallClock, Ended::Kernel)
+    );
+    assert!(certificate.message.contains("started"), "{certificate}");
+    assert!(result.end.duration_ms >= 300 && with_argument(&mark).is_empty());
+
+    // Its caller goes away.
+    let other = guest.connect().await;
+    let request = json!({"code": "open('ran', 'w')", "on_disconnect": "cancel"});
+    let call = tokio::spawn({
+        let mut sender = other.sender.clone();
+        let request = http::Request::post("http://guest/kernels/main/run")
+            .body(full(request.to_string().into()))
+            .unwrap();
+        async move { sender.send_request(request).await.is_ok() }
+    });
+    until("it starts", || !with_argument(&mark).is_empty()).await;
+    call.abort();
+    other.hang_up();
+    until("it is gone", || with_argument(&mark).is_empty()).await;
+
+    // Its kernel is removed.
+    let path = "/kernels/main/run";
+    let call = client.try_post(path, json!({"code": "open('ran', 'w')"}));
+    let delete = async {
+        until("it starts", || !with_argument(&mark).is_empty()).await;
+        client
+            .call(Method::DELETE, "/kernels/main", &Value::Null)
+            .await
+    };
+    let (call, (status, _)) = tokio::join!(call, delete);
+    assert!(status.is_success() && with_argument(&mark).is_empty());
+    assert_eq!(call.unwrap_err().code, Code::NotFound);
+
+    assert!(!guest.workspace().join("ran").exists());
+    assert_eq!(good(&client, "print('works')").await, "works\n");
+}
+
+#[tokio::test]
+async fn a_kernel_that_nobody_waits_for_is_not_started() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    let mark = marker();
+    let python = slow_python(&guest, &mark);
+    std::fs::write(guest.workspace().join("slow"), "").unwrap();
+    let other = guest.connect().await;
+    let ask = tokio::spawn({
+        let mut sender = other.sender.clone();
+        let request = http::Request::put("http://guest/kernels/main")
+            .body(full(json!({"python": python}).to_string().into()))
+            .unwrap();
+        async move { sender.send_request(request).await.is_ok() }
+    });
+    until("it starts", || !with_argument(&mark).is_empty()).await;
+    ask.abort();
+    other.hang_up();
+    until("it is gone", || with_argument(&mark).is_empty()).await;
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !client.get::<Vec<KernelInfo>>("/kernels").await.is_empty() {
+        assert!(std::time::Instant::now() < deadline, "it is still listed");
+    }
+    assert_eq!(good(&client, "print('works')").await, "works\n");
 }
 
 #[tokio::test]

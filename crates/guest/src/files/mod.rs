@@ -33,14 +33,29 @@ use ringfence_proto::{
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes of a body that are gathered before they are written.
 const CHUNK: usize = 256 << 10;
 
-/// What the file routes remember: the edits that can be undone.
+/// Archives that are packed or unpacked at a time. Each holds a thread for as long as its client
+/// takes.
+pub const TRANSFERS: usize = 4;
+
+/// Archives that wait for their turn at a time. What their clients have sent meanwhile counts
+/// against the window of a connection, which must have some left for those whose turn it is.
+const WAITING: usize = 8;
+
+/// How long an archive waits for a client that neither sends nor takes anything.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+
+/// What the file routes share.
 pub(crate) struct Files {
     resolver: Resolver,
-    /// Held while an edit is made, so that no two read the same text and one is lost.
+    transfers: Arc<Semaphore>,
+    waiting: Semaphore,
+    /// The edits that can be undone. Held while one is made, so that no two read the same text and one is lost.
     history: Mutex<history::History>,
 }
 
@@ -54,8 +69,25 @@ impl Files {
     fn new(resolver: Resolver) -> Self {
         Self {
             resolver,
+            transfers: Arc::new(Semaphore::new(TRANSFERS)),
+            waiting: Semaphore::new(WAITING),
             history: Mutex::default(),
         }
+    }
+
+    /// Waits until one more archive may be packed or unpacked.
+    async fn transfer(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        if let Ok(permit) = Arc::clone(&self.transfers).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let Ok(_waiting) = self.waiting.try_acquire() else {
+            return Err(
+                Failure::new(Code::TooMany, "too many archives are transferred at once")
+                    .hint("wait until some of them are done"),
+            );
+        };
+        let permit = Arc::clone(&self.transfers).acquire_owned().await;
+        permit.map_err(|e| Failure::new(Code::Internal, "no archive can be transferred").detail(e))
     }
 }
 
@@ -156,16 +188,24 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
         (&Method::GET, ["tar"]) => {
             let query: TarQuery = http::query(&request)?;
             let root = query.root.clone();
+            let permit = guest.files.transfer().await?;
             let tree = rooted(guest, &root, move |root, _| tar_out::open(root, &query)).await?;
-            Ok(http::with_type("application/x-tar", tar_out::body(tree)))
+            let body = tar_out::body(tree, IDLE_LIMIT, permit);
+            Ok(http::with_type("application/x-tar", body))
         }
         (&Method::PUT, ["tar"]) => {
             let query: TarQuery = http::query(&request)?;
             let root = query.root.clone();
+            let permit = guest.files.transfer().await?;
             let (feed, reader) = tar_in::pipe();
-            let work = move |root: &Root, _: &Cancel| tar_in::unpack(root, &query, reader);
+            let work = move |root: &Root, _: &Cancel| {
+                // Until the thread is free again, also where nobody waits for the answer.
+                let _permit = permit;
+                tar_in::unpack(root, &query, reader)
+            };
             let unpacked = rooted(guest, &root, work);
-            let (unpacked, ()) = tokio::join!(unpacked, feed.send_all(request.into_body()));
+            let fed = feed.send_all(request.into_body(), IDLE_LIMIT);
+            let (unpacked, ()) = tokio::join!(unpacked, fed);
             unpacked?;
             http::empty()
         }

@@ -9,6 +9,7 @@ use ringfence_proto::{Code, Failure, TarQuery};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::io::{self, Read};
+use std::time::Duration;
 use tar::{EntryType, Header};
 use tokio::sync::mpsc;
 
@@ -44,14 +45,24 @@ pub(crate) fn pipe() -> (Feed, Pipe) {
 }
 
 impl Feed {
-    /// Hands on a body until it ends or nobody reads any more.
-    pub(crate) async fn send_all(self, mut body: hyper::body::Incoming) {
-        while let Some(frame) = body.frame().await {
-            let piece = match frame.map(http_body::Frame::into_data) {
-                Ok(Ok(data)) if data.is_empty() => continue,
-                Ok(Ok(data)) => Ok(data),
-                Ok(Err(_)) => continue,
-                Err(e) => Err(io::Error::other(e)),
+    /// Hands on a body until it ends, nothing comes for too long, or nobody reads any more.
+    pub(crate) async fn send_all<B>(self, mut body: B, idle: Duration)
+    where
+        B: http_body::Body<Data = Bytes> + Unpin,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        loop {
+            let piece = match tokio::time::timeout(idle, body.frame()).await {
+                Ok(None) => break,
+                Ok(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) if !data.is_empty() => Ok(data),
+                    _ => continue,
+                },
+                Ok(Some(Err(e))) => Err(io::Error::other(e)),
+                Err(_) => Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("nothing came for {} s", idle.as_secs()),
+                )),
             };
             let broken = piece.is_err();
             if self.0.send(piece).await.is_err() || broken {

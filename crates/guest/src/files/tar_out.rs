@@ -16,7 +16,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{
+    self,
+    error::{SendTimeoutError, TrySendError},
+};
 
 const CHUNK: usize = 128 << 10;
 
@@ -35,20 +40,47 @@ pub(crate) fn open(root: &Root, query: &TarQuery) -> Result<Tree, Failure> {
 }
 
 /// The archive; a failure on the way breaks the stream off, so that nobody takes it for whole.
-pub(crate) fn body(tree: Tree) -> Body {
+/// `held` is dropped when the thread that packs is free again; a client that takes nothing for
+/// as long as `idle` gets no more.
+pub(crate) fn body<T: Send + 'static>(tree: Tree, idle: Duration, held: T) -> Body {
     let (sender, receiver) = mpsc::channel(2);
+    let runtime = Handle::current();
     let guard = CancelOnDrop(Cancel::default());
     let cancel = guard.0.clone();
     tokio::task::spawn_blocking(move || {
-        let mut writer = BufWriter::with_capacity(CHUNK, Channel(sender.clone()));
+        let _held = held;
+        let mut channel = Channel {
+            sender,
+            runtime,
+            idle,
+            given_up: false,
+        };
+        let mut writer = BufWriter::with_capacity(CHUNK, channel.clone());
         let packed = pack(tree, &mut writer, &cancel).and_then(|()| writer.flush());
-        if let Err(error) = packed {
-            let _ = sender.blocking_send(Err(error));
-        }
+        let last = match packed {
+            Ok(()) => Ok(Bytes::new()),
+            // Nobody takes the failure either: the end of the channel says enough.
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                drop(writer.into_parts());
+                return;
+            }
+            Err(error) => {
+                // What is left in the buffer would be tried again.
+                drop(writer.into_parts());
+                Err(error)
+            }
+        };
+        let _ = channel.send(last);
     });
-    let pieces = stream::unfold((receiver, guard), |(mut receiver, guard)| async move {
-        let piece: io::Result<Bytes> = receiver.recv().await?;
-        Some((piece.map(Frame::data), (receiver, guard)))
+    // An empty piece says that the archive is whole; a channel that just ends says that it isn't.
+    let pieces = stream::unfold(Some((receiver, guard)), |state| async move {
+        let (mut receiver, guard) = state?;
+        match receiver.recv().await {
+            Some(Ok(piece)) if piece.is_empty() => None,
+            Some(Ok(piece)) => Some((Ok(Frame::data(piece)), Some((receiver, guard)))),
+            Some(Err(error)) => Some((Err(error), None)),
+            None => Some((Err(io::ErrorKind::TimedOut.into()), None)),
+        }
     });
     StreamBody::new(pieces).boxed_unsync()
 }
@@ -130,13 +162,44 @@ impl Read for Exact<'_> {
 }
 
 /// Hands pieces to the connection, and waits while the client is slow.
-struct Channel(mpsc::Sender<io::Result<Bytes>>);
+#[derive(Clone)]
+struct Channel {
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    runtime: Handle,
+    idle: Duration,
+    /// The client was waited for long enough.
+    given_up: bool,
+}
+
+impl Channel {
+    fn send(&mut self, piece: io::Result<Bytes>) -> io::Result<()> {
+        if self.given_up {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        // Where there is room nobody has to be waited for.
+        let piece = match self.sender.try_send(piece) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Closed(_)) => return Err(io::ErrorKind::BrokenPipe.into()),
+            Err(TrySendError::Full(piece)) => piece,
+        };
+        let sent = self
+            .runtime
+            .block_on(self.sender.send_timeout(piece, self.idle));
+        sent.map_err(|e| match e {
+            SendTimeoutError::Timeout(_) => {
+                self.given_up = true;
+                io::ErrorKind::TimedOut.into()
+            }
+            SendTimeoutError::Closed(_) => io::ErrorKind::BrokenPipe.into(),
+        })
+    }
+}
 
 impl Write for Channel {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0
-            .blocking_send(Ok(Bytes::copy_from_slice(bytes)))
-            .map_err(|_| io::ErrorKind::BrokenPipe)?;
+        if !bytes.is_empty() {
+            self.send(Ok(Bytes::copy_from_slice(bytes)))?;
+        }
         Ok(bytes.len())
     }
 

@@ -1,9 +1,9 @@
 //! One call: from its turn to its end.
 
 use super::Kernel;
-use super::certificate::{self, Facts, Stop};
+use super::certificate::{self, Facts, Stop, Wrong};
 use super::channel::{self, Done, Frame};
-use super::process::Process;
+use super::process::{NotStarted, Process};
 use crate::jobs::{Job, Stream};
 use crate::server::Guest;
 use ringfence_proto::{Certificate, Exit, Failure, JobEnd, Rich, RunRequest};
@@ -21,6 +21,10 @@ const CPU_TICK: Duration = Duration::from_millis(100);
 /// Most rich results of one call, and most bytes of them.
 const RESULTS: u32 = 256;
 const RESULTS_BYTES: usize = 64 << 20;
+/// What an entry of a result takes besides its text, about.
+const ENTRY_BYTES: usize = 64;
+/// Most of them that are left out before the call is taken for a flood.
+const LEFT_OUT: u32 = 10_000;
 
 /// How the talk with the kernel about one call ended.
 enum Fate {
@@ -29,6 +33,8 @@ enum Fate {
     Ended,
     /// The kernel said what it never says.
     Broken,
+    /// It showed more results than anybody could want.
+    Flooded,
     /// It has to be killed.
     Kill,
 }
@@ -52,18 +58,29 @@ pub(super) async fn run(
     };
     let _busy = kernel.busy();
     let (mut before, mut started) = (None, Some(started));
+    // From here on its time runs, which is also that of an interpreter's start.
+    let begun = Instant::now();
     for _ in 0..2 {
         if let Some(process) = slot.take_if(|process| !process.is_idle()) {
             before = Some(lost_between(&guest, &kernel, process).await);
         }
         if slot.is_none() {
-            match kernel.start(&guest).await {
+            match kernel.start(&guest, given_up(&job, &request, begun)).await {
                 Ok(process) => *slot = Some(process),
-                Err(failure) => {
+                Err(NotStarted::Failed(failure)) => {
                     guest.jobs.forget(&job);
-                    job.finish(end(Exit::Lost, Duration::ZERO, 0, 0, None));
+                    job.finish(end(Exit::Lost, begun.elapsed(), 0, 0, None));
                     if let Some(started) = started.take() {
                         let _ = started.send(Err(failure));
+                    }
+                    return;
+                }
+                Err(NotStarted::Stopped(stop)) => {
+                    let elapsed = begun.elapsed();
+                    let certificate = certificate::not_ready(stop, elapsed);
+                    job.finish(end(Exit::Lost, elapsed, 0, 0, Some(certificate)));
+                    if let Some(started) = started.take() {
+                        let _ = started.send(Ok(()));
                     }
                     return;
                 }
@@ -73,7 +90,6 @@ pub(super) async fn run(
         if let Some(started) = started.take() {
             let _ = started.send(Ok(()));
         }
-        let begun = Instant::now();
         let mut talk = Talk::new(&kernel, process, &job, &request, begun);
         let fate = talk.run().await;
         let (stop, asked, has_started) = (talk.stop, talk.asked, talk.started);
@@ -103,6 +119,17 @@ pub(super) async fn run(
     }
     // Two fresh kernels died before the call reached them.
     job.finish(end(Exit::Lost, Duration::ZERO, 0, 0, before));
+}
+
+/// Waits until a call is cancelled or its time is over.
+async fn given_up(job: &Job, request: &RunRequest, begun: Instant) -> Stop {
+    let timeout = request.timeout_ms.map(Duration::from_millis);
+    tokio::select! {
+        () = job.cancelled() => Stop::Cancelled,
+        () = sleep_until(timeout.map(|timeout| begun + timeout)) => {
+            Stop::Timeout(timeout.unwrap_or_default())
+        }
+    }
 }
 
 fn end(
@@ -161,7 +188,11 @@ async fn dead(
 ) -> JobEnd {
     let (spent_us, oom_kills) = (process.spent_us, process.oom_kills);
     let elapsed = begun.elapsed();
-    let broken = matches!(fate, Fate::Broken);
+    let wrong = match fate {
+        Fate::Broken => Some(Wrong::Nonsense),
+        Fate::Flooded => Some(Wrong::Flood(RESULTS)),
+        _ => None,
+    };
     let ended = match fate {
         Fate::Ended => process.ended(guest).await,
         _ => process.kill(guest).await,
@@ -169,7 +200,7 @@ async fn dead(
     let limits = kernel.limits();
     let certificate = certificate::of_kernel(&Facts {
         stop,
-        broken,
+        wrong,
         ended,
         elapsed,
         out_of_memory: guest.oom.kills() > oom_kills,
@@ -268,21 +299,8 @@ impl<'a> Talk<'a> {
                 .flatten()
                 .min();
             tokio::select! {
+                // The kernel comes last: user code can see to it that there is always a frame.
                 biased;
-                frame = self.process.exchange(&mut rest) => match frame {
-                    Ok(Some(Frame::Started(call))) if call == self.number && !self.started => {
-                        self.started = true;
-                        if self.stop.is_some() || self.asked {
-                            self.signal();
-                        }
-                    }
-                    Ok(Some(Frame::Rich(rich))) if self.started => self.result(rich),
-                    Ok(Some(Frame::Done(done))) if self.started && done.call == self.number => {
-                        break Fate::Done(done);
-                    }
-                    Ok(None) => break Fate::Ended,
-                    Ok(Some(_)) | Err(_) => break Fate::Broken,
-                },
                 _ = closing.wait_for(|closing| *closing) => {
                     self.stop = Some(Stop::Closing);
                     break Fate::Kill;
@@ -316,6 +334,25 @@ impl<'a> Talk<'a> {
                         }
                     }
                 }
+                frame = self.process.exchange(&mut rest) => match frame {
+                    Ok(Some(Frame::Started(call))) if call == self.number && !self.started => {
+                        self.started = true;
+                        if self.stop.is_some() || self.asked {
+                            self.signal();
+                        }
+                    }
+                    Ok(Some(Frame::Rich(rich))) if self.started => {
+                        self.result(rich);
+                        if self.results_left_out > LEFT_OUT {
+                            break Fate::Flooded;
+                        }
+                    }
+                    Ok(Some(Frame::Done(done))) if self.started && done.call == self.number => {
+                        break Fate::Done(done);
+                    }
+                    Ok(None) => break Fate::Ended,
+                    Ok(Some(_)) | Err(_) => break Fate::Broken,
+                },
             }
         };
         if self.results_left_out > 0 {
@@ -348,7 +385,9 @@ impl<'a> Talk<'a> {
     }
 
     fn result(&mut self, rich: Rich) {
-        let size: usize = rich.data.values().map(String::len).sum();
+        // An entry costs something even where it is empty.
+        let entry = |(mime, data): (&String, &String)| mime.len() + data.len() + ENTRY_BYTES;
+        let size: usize = rich.data.iter().map(entry).sum();
         let (count, total) = (self.results.0 + 1, self.results.1.saturating_add(size));
         if count > RESULTS || total > RESULTS_BYTES {
             self.results_left_out = self.results_left_out.saturating_add(1);

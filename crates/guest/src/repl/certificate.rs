@@ -1,7 +1,7 @@
 //! Certificates of calls and kernels.
 
 use crate::certificates::{bytes, seconds};
-use crate::spawn;
+use crate::launch;
 use ringfence_proto::{Cause, Certificate, Ended, ProcessLimits, Survived, signal_name};
 use std::time::Duration;
 
@@ -14,6 +14,14 @@ pub(super) enum Stop {
     Cancelled,
     /// The kernel is being removed.
     Closing,
+}
+
+/// What a kernel did on its control channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wrong {
+    Nonsense,
+    /// Far more rich results than the most of one call, which is this.
+    Flood(u32),
 }
 
 const FRESH: &str = "the next call starts a fresh interpreter: run imports and definitions again";
@@ -70,11 +78,30 @@ pub(super) fn never_ran() -> Certificate {
     }
 }
 
+/// A call that was stopped before its interpreter was ready.
+pub(super) fn not_ready(stop: Stop, elapsed: Duration) -> Certificate {
+    let killed = "while its interpreter started: that was killed, and nothing of the call has run";
+    let base = of_kernel(&Facts {
+        stop: Some(stop),
+        wrong: None,
+        ended: None,
+        elapsed,
+        out_of_memory: false,
+        memory_limit: None,
+        limits: &ProcessLimits::default(),
+    });
+    let message = match stop {
+        Stop::Timeout(limit) => format!("the call timed out after {} {killed}", short(limit)),
+        _ => format!("the call was cancelled {killed}"),
+    };
+    Certificate { message, ..base }
+}
+
 /// What is known of the end of a kernel.
 pub(super) struct Facts<'a> {
     pub(super) stop: Option<Stop>,
-    pub(super) broken: bool,
-    pub(super) ended: Option<spawn::Ended>,
+    pub(super) wrong: Option<Wrong>,
+    pub(super) ended: Option<launch::Ended>,
     pub(super) elapsed: Duration,
     pub(super) out_of_memory: bool,
     pub(super) memory_limit: Option<u64>,
@@ -136,11 +163,26 @@ pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
         }
         None => {}
     }
-    if facts.broken {
-        return base(
-            Cause::Exited,
-            "the interpreter wrote nonsense to its control channel and was killed".to_owned(),
-        );
+    match facts.wrong {
+        Some(Wrong::Nonsense) => {
+            return base(
+                Cause::Exited,
+                "the interpreter wrote nonsense to its control channel and was killed".to_owned(),
+            );
+        }
+        Some(Wrong::Flood(most)) => {
+            return Certificate {
+                limit: Some(format!("{most} rich results")),
+                next: format!("show fewer results in one call; {FRESH}"),
+                ..base(
+                    Cause::Output,
+                    "the call flooded its control channel with rich results, so its interpreter \
+                     was killed and the variables are lost"
+                        .to_owned(),
+                )
+            };
+        }
+        None => {}
     }
     let lost = "the variables are lost";
     let Some(signal) = signal else {
@@ -262,7 +304,7 @@ mod tests {
             ..ProcessLimits::default()
         };
         let of = |status, out_of_memory, stop| {
-            let ended = spawn::Ended {
+            let ended = launch::Ended {
                 status,
                 left: false,
                 cpu_us: 1_000_000,
@@ -270,7 +312,7 @@ mod tests {
             };
             of_kernel(&Facts {
                 stop,
-                broken: false,
+                wrong: None,
                 ended: Some(ended),
                 elapsed: Duration::from_secs(3),
                 out_of_memory,

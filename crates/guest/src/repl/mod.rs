@@ -6,15 +6,14 @@ mod channel;
 mod output;
 mod process;
 
-use crate::exec::{OUTPUT_LIMIT_MAX, TIMEOUT_MS_MAX};
+use crate::checks;
 use crate::http::{self, Answer, Request};
 use crate::jobs::{self, Tie};
 use crate::server::Guest;
 use ::http::Method;
-use process::Process;
-use ringfence_proto::{
-    Code, Failure, KernelInfo, KernelRequest, OUTPUT_LIMIT, ProcessLimits, RunRequest,
-};
+use certificate::Stop;
+use process::{NotStarted, Process};
+use ringfence_proto::{Code, Failure, KernelInfo, KernelRequest, ProcessLimits, RunRequest};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,16 +72,31 @@ impl Kernel {
         locked(&self.state).request.limits.clone()
     }
 
-    /// Starts a process for it.
-    async fn start(&self, guest: &Guest) -> Result<Process, Failure> {
-        if *self.closing.borrow() {
-            return Err(Failure::new(
-                Code::NotFound,
-                format!("kernel {} was removed", self.name),
-            ));
+    /// Starts a process for it, unless `stop` comes first or the kernel is removed meanwhile.
+    async fn start(
+        &self,
+        guest: &Guest,
+        stop: impl Future<Output = Stop>,
+    ) -> Result<Process, NotStarted> {
+        let removed = || {
+            let message = format!("kernel {} was removed", self.name);
+            NotStarted::Failed(Failure::new(Code::NotFound, message))
+        };
+        let mut closing = self.closing.subscribe();
+        if *closing.borrow() {
+            return Err(removed());
         }
+        let stop = async {
+            tokio::select! {
+                stop = stop => stop,
+                _ = closing.wait_for(|closing| *closing) => Stop::Closing,
+            }
+        };
         let request = locked(&self.state).request.clone();
-        let process = Box::pin(Process::start(guest, &request)).await?;
+        let process = match Box::pin(Process::start(guest, &request, stop)).await {
+            Err(NotStarted::Stopped(Stop::Closing)) => return Err(removed()),
+            started => started?,
+        };
         let mut state = locked(&self.state);
         state.generation += 1;
         state.python.clone_from(&process.python);
@@ -108,7 +122,7 @@ impl Kernels {
     }
 
     fn get(&self, name: &str) -> Result<Arc<Kernel>, Failure> {
-        check_name(name)?;
+        checks::name("a kernel's name", name)?;
         locked(&self.all)
             .get(name)
             .cloned()
@@ -117,7 +131,7 @@ impl Kernels {
 
     /// The kernel of this name, made with `request` when absent.
     fn get_or_make(&self, name: &str, request: KernelRequest) -> Result<Arc<Kernel>, Failure> {
-        check_name(name)?;
+        checks::name("a kernel's name", name)?;
         let mut all = locked(&self.all);
         if let Some(kernel) = all.get(name) {
             return Ok(Arc::clone(kernel));
@@ -156,20 +170,6 @@ impl Kernels {
     }
 }
 
-fn check_name(name: &str) -> Result<(), Failure> {
-    let good = (1..=64).contains(&name.len())
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if good {
-        Ok(())
-    } else {
-        Err(Failure::invalid(
-            "a kernel's name has 1 to 64 letters, digits, _ and -",
-        ))
-    }
-}
-
 pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -> Answer {
     match (request.method(), rest) {
         (&Method::GET, []) => {
@@ -183,7 +183,7 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
         (&Method::GET, [name]) => http::json(&guest.kernels.get(name)?.info()),
         (&Method::DELETE, [name]) => {
             let kernel = guest.kernels.get(name)?;
-            remove(guest, &kernel).await;
+            whole(remove(Arc::clone(guest), kernel)).await?;
             http::empty()
         }
         (&Method::POST, [name, "run"]) => {
@@ -208,61 +208,81 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
     }
 }
 
+/// Does all of it, also when whoever asked goes away meanwhile and drops this.
+async fn whole<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::spawn(work)
+        .await
+        .map_err(|e| Failure::new(Code::Internal, "a kernel's start or end broke off").detail(e))
+}
+
 /// Starts a kernel, or answers with the one that is there.
 async fn put(guest: &Arc<Guest>, name: &str, request: KernelRequest) -> Answer {
     let kernel = guest.kernels.get_or_make(name, request.clone())?;
-    // A call that runs is a sign of life, and is not waited for.
-    if let Ok(mut slot) = kernel.process.try_lock()
-        && slot.as_ref().is_none_or(|process| !process.is_idle())
-    {
-        let _busy = kernel.busy();
-        if let Some(process) = slot.take() {
-            process.kill(guest).await;
-        }
-        let before = std::mem::replace(&mut locked(&kernel.state).request, request);
-        match kernel.start(guest).await {
-            Ok(process) => *slot = Some(process),
-            Err(failure) => {
-                let never = {
-                    let mut state = locked(&kernel.state);
-                    state.request = before;
-                    state.generation == 0
-                };
-                if never {
-                    guest.kernels.forget(&kernel);
-                }
-                return Err(failure);
-            }
-        }
-    }
+    let (_here, gone) = oneshot::channel();
+    let work = ensure(Arc::clone(guest), Arc::clone(&kernel), request, gone);
+    whole(work).await??;
     http::json(&kernel.info())
 }
 
+/// Sees to it that a kernel has a process. `gone` ends when nobody waits for it any more: then a
+/// process that isn't ready is killed.
+async fn ensure(
+    guest: Arc<Guest>,
+    kernel: Arc<Kernel>,
+    request: KernelRequest,
+    gone: oneshot::Receiver<()>,
+) -> Result<(), Failure> {
+    // A call that runs is a sign of life, and is not waited for.
+    let Ok(mut slot) = kernel.process.try_lock() else {
+        return Ok(());
+    };
+    if slot.as_ref().is_some_and(Process::is_idle) {
+        return Ok(());
+    }
+    let _busy = kernel.busy();
+    if let Some(process) = slot.take() {
+        process.kill(&guest).await;
+    }
+    let before = std::mem::replace(&mut locked(&kernel.state).request, request);
+    let gone = async {
+        let _ = gone.await;
+        Stop::Cancelled
+    };
+    let failure = match kernel.start(&guest, gone).await {
+        Ok(process) => {
+            *slot = Some(process);
+            return Ok(());
+        }
+        Err(NotStarted::Failed(failure)) => failure,
+        Err(NotStarted::Stopped(_)) => {
+            Failure::new(Code::Unavailable, "whoever asked for the kernel went away")
+        }
+    };
+    let never = {
+        let mut state = locked(&kernel.state);
+        state.request = before;
+        state.generation == 0
+    };
+    if never {
+        guest.kernels.forget(&kernel);
+    }
+    Err(failure)
+}
+
 /// Ends a kernel and a call that runs in it; nothing of it is left afterwards.
-async fn remove(guest: &Arc<Guest>, kernel: &Arc<Kernel>) {
-    guest.kernels.forget(kernel);
+async fn remove(guest: Arc<Guest>, kernel: Arc<Kernel>) {
+    guest.kernels.forget(&kernel);
     kernel.closing.send_replace(true);
     if let Some(process) = kernel.process.lock().await.take() {
-        process.close(guest).await;
+        process.close(&guest).await;
     }
 }
 
 /// Runs a call; the answer is its result, or its events as they come.
 async fn run(guest: &Arc<Guest>, name: &str, request: RunRequest, streamed: bool) -> Answer {
-    let output_limit = request.output_limit.unwrap_or(OUTPUT_LIMIT);
-    if output_limit > OUTPUT_LIMIT_MAX {
-        return Err(Failure::invalid(format!(
-            "output_limit is over {OUTPUT_LIMIT_MAX} bytes"
-        )));
-    }
-    if request
-        .timeout_ms
-        .is_some_and(|ms| !(1..=TIMEOUT_MS_MAX).contains(&ms))
-    {
-        return Err(Failure::invalid(format!(
-            "timeout_ms is not in 1 to {TIMEOUT_MS_MAX}"
-        )));
-    }
+    let output_limit = checks::limits(request.output_limit, request.timeout_ms)?;
     if request.cpu_seconds == Some(0) {
         return Err(Failure::invalid("cpu_seconds is 0"));
     }

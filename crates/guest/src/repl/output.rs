@@ -1,6 +1,6 @@
 //! What a kernel and its children print: to the running call, or kept for the next one.
 
-use crate::exec::Channel;
+use crate::input::Channel;
 use crate::jobs::{Job, Stream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,15 +1,19 @@
 //! One interpreter process: its start, its channel, its end.
 
+use super::certificate::Stop;
 use super::channel::{Broken, EXIT, Frame, Frames};
 use super::output::Outputs;
 use crate::exec;
+use crate::input;
+use crate::launch::{self, DEFAULT_PATH, Ended, Report, Spawn};
 use crate::server::Guest;
-use crate::spawn::{self, DEFAULT_PATH, Ended, Report, Spawn};
+use crate::spawn;
 use crate::tree::Supervisor;
 use ringfence_proto::{Code, Failure, KernelRequest, Stdin};
 use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
@@ -23,6 +27,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 /// How long the end of a process is awaited after its channel has ended.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
+/// Frames that are taken before others get their turn.
+const FRAMES_PER_TURN: u32 = 64;
 
 const BOOT: &str = include_str!("../../kernel/boot.py");
 /// The first is compiled at the start, each other one at first need.
@@ -35,6 +41,33 @@ const SOURCES: [&str; 6] = [
     include_str!("../../kernel/rich.py"),
 ];
 
+/// Why there is no interpreter.
+pub(crate) enum NotStarted {
+    Failed(Failure),
+    /// It was stopped before it was ready.
+    Stopped(Stop),
+}
+
+impl From<Failure> for NotStarted {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Kills everything below a supervisor when it is dropped, unless that is gone by then.
+struct Alive(Arc<Supervisor>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if !self.0.is_gone()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let supervisor = Arc::clone(&self.0);
+            runtime.spawn(async move { supervisor.kill_tree().await });
+        }
+    }
+}
+
 pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) python: String,
@@ -44,10 +77,12 @@ pub(crate) struct Process {
     /// Processor time of the calls that have ended.
     pub(crate) spent_us: u64,
     pub(crate) calls: u32,
-    supervisor: Arc<Supervisor>,
+    alive: Alive,
     report: Report,
     stream: UnixStream,
     frames: Frames,
+    /// Frames that were taken since others had their turn.
+    taken: u32,
     scratch: Box<[u8]>,
     pump: tokio::task::AbortHandle,
     /// `/proc/PID/stat` and `status`, kept open: two reads per call cost less than two opens.
@@ -56,8 +91,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts an interpreter and waits until it is ready.
-    pub(crate) async fn start(guest: &Guest, request: &KernelRequest) -> Result<Self, Failure> {
+    /// Starts an interpreter and waits until it is ready, or until `stop` says that nobody waits
+    /// for it any more: then it is killed.
+    pub(crate) async fn start(
+        guest: &Guest,
+        request: &KernelRequest,
+        stop: impl Future<Output = Stop>,
+    ) -> Result<Self, NotStarted> {
         let mut env = guest.config.env.clone();
         env.extend(request.env.clone());
         // Figures are drawn without a display.
@@ -74,9 +114,9 @@ impl Process {
         let mut stream = UnixStream::from_std(ours).map_err(failed)?;
         // Fits the socket's buffer, so it is there before the interpreter reads.
         stream.write_all(source.as_bytes()).await.map_err(failed)?;
-        let (stdin, _) = exec::open_stdin(&Stdin::Empty).map_err(failed)?;
-        let (stdout, out) = spawn::close_on_exec_pipe().map_err(failed)?;
-        let (stderr, err) = spawn::close_on_exec_pipe().map_err(failed)?;
+        let (stdin, _) = input::open_stdin(&Stdin::Empty).map_err(failed)?;
+        let (stdout, out) = launch::close_on_exec_pipe().map_err(failed)?;
+        let (stderr, err) = launch::close_on_exec_pipe().map_err(failed)?;
         let outputs = Outputs::new(
             spawn::nonblocking(stdout).map_err(failed)?,
             spawn::nonblocking(stderr).map_err(failed)?,
@@ -91,7 +131,7 @@ impl Process {
         let argv = std::iter::once(python.clone())
             .chain(argv.map(str::to_owned))
             .collect();
-        let spawned = spawn::spawn(
+        let spawned = launch::spawn(
             Spawn {
                 argv,
                 env,
@@ -102,58 +142,71 @@ impl Process {
             },
             &guest.supervisors,
         )?;
-        let (pid, supervisor, report) = spawned.started().await?;
+        let alive = Alive(Arc::clone(&spawned.supervisor));
+        let mut over = pin!(async {
+            tokio::select! {
+                stop = stop => NotStarted::Stopped(stop),
+                () = tokio::time::sleep(START_LIMIT) => NotStarted::Failed(Failure::new(
+                    Code::DeadlineExceeded,
+                    format!("{python} was not ready after {} s", START_LIMIT.as_secs()),
+                )),
+            }
+        });
+        let (pid, _, report) = tokio::select! {
+            biased;
+            started = spawned.started() => started?,
+            why = &mut over => {
+                // Code that stops or kills its supervisor keeps that from saying a word.
+                alive.0.kill_tree().await;
+                guest.supervisors.kill_strangers().await;
+                return Err(why);
+            }
+        };
         let pump = tokio::spawn({
             let outputs = Arc::clone(&outputs);
             async move { outputs.pump().await }
         });
         let mut process = Self {
             pid,
-            python,
+            python: python.clone(),
             version: String::new(),
             outputs,
             oom_kills: guest.oom.kills(),
             spent_us: 0,
             calls: 0,
-            supervisor,
+            alive,
             report,
             stream,
             frames: Frames::default(),
+            taken: 0,
             scratch: vec![0; 64 << 10].into_boxed_slice(),
             pump: pump.abort_handle(),
             stat: File::open(format!("/proc/{pid}/stat")).ok(),
             status: File::open(format!("/proc/{pid}/status")).ok(),
         };
-        let hello = tokio::time::timeout(START_LIMIT, process.frame()).await;
+        let hello = tokio::select! {
+            biased;
+            hello = process.frame() => hello,
+            why = &mut over => {
+                process.kill(guest).await;
+                return Err(why);
+            }
+        };
         let failure = match hello {
-            Ok(Ok(Some(Frame::Hello(version)))) if is_supported(&version) => {
+            Ok(Some(Frame::Hello(version))) if is_supported(&version) => {
                 process.version = version;
                 return Ok(process);
             }
-            Ok(Ok(Some(Frame::Hello(version)))) => Failure::new(
+            Ok(Some(Frame::Hello(version))) => Failure::new(
                 Code::Missing,
-                format!(
-                    "{} is Python {version}: the REPL needs 3.8 or later",
-                    process.python
-                ),
+                format!("{python} is Python {version}: the REPL needs 3.8 or later"),
             )
             .hint("install a newer Python, or name one as the kernel's `python`"),
-            Err(_) => Failure::new(
-                Code::DeadlineExceeded,
-                format!(
-                    "{} was not ready after {} s",
-                    process.python,
-                    START_LIMIT.as_secs()
-                ),
-            ),
-            Ok(_) => {
+            _ => {
                 let words = process.outputs.last_words();
                 let failure = Failure::new(
                     Code::Missing,
-                    format!(
-                        "cannot start {}: it ended before it was ready",
-                        process.python
-                    ),
+                    format!("cannot start {python}: it ended before it was ready"),
                 );
                 if words.is_empty() {
                     failure
@@ -163,13 +216,19 @@ impl Process {
             }
         };
         process.kill(guest).await;
-        Err(failure)
+        Err(failure.into())
     }
 
-    /// The next frame; none at the end of the channel. Cancel safe.
+    /// The next frame; none at the end of the channel. Cancel safe. However many there are, the
+    /// rest of the guest gets its turn.
     pub(crate) async fn frame(&mut self) -> Result<Option<Frame>, Broken> {
+        if self.taken >= FRAMES_PER_TURN {
+            self.taken = 0;
+            tokio::task::yield_now().await;
+        }
         loop {
             if let Some(frame) = self.frames.next()? {
+                self.taken += 1;
                 return Ok(Some(frame));
             }
             if self.stream.readable().await.is_err() {
@@ -255,14 +314,14 @@ impl Process {
 
     /// Kills it with everything it has started; how it ended, where that is known.
     pub(crate) async fn kill(mut self, guest: &Guest) -> Option<Ended> {
-        self.supervisor.kill_tree().await;
+        self.alive.0.kill_tree().await;
         self.over(guest).await
     }
 
     /// After the end of the channel: how it ended. What it left behind is killed.
     pub(crate) async fn ended(mut self, guest: &Guest) -> Option<Ended> {
         let report = tokio::time::timeout(REPORT_LIMIT, self.report.ended()).await;
-        self.supervisor.kill_tree().await;
+        self.alive.0.kill_tree().await;
         match report {
             Ok(Some(ended)) => {
                 self.outputs.end();

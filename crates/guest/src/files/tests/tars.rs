@@ -2,6 +2,7 @@ use super::*;
 use crate::files::{tar_in, tar_out};
 use proptest::prelude::*;
 use ringfence_proto::{Code, TarQuery};
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use tar::{EntryType, Header};
 
@@ -278,4 +279,29 @@ proptest! {
             prop_assert_eq!(beside.len(), 2);
         }
     }
+}
+
+#[tokio::test]
+async fn a_client_that_stalls_is_given_up() {
+    let idle = std::time::Duration::from_millis(20);
+    // It sends nothing.
+    let (feed, mut pipe) = tar_in::pipe();
+    let nothing = http_body_util::StreamBody::new(futures_util::stream::pending::<
+        Result<http_body::Frame<bytes::Bytes>, std::io::Error>,
+    >());
+    feed.send_all(nothing, idle).await;
+    let read = tokio::task::spawn_blocking(move || pipe.read(&mut [0; 9]));
+    let error = read.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+
+    // It takes nothing: the thread is free again, and what it got is not taken for whole.
+    let world = World::new(BOTH[0]);
+    for i in 0..9 {
+        world.file(&format!("file{i}"), vec![0; 1 << 20]);
+    }
+    let tree = tar_out::open(&world.root, &query(".")).unwrap();
+    let (held, free) = tokio::sync::oneshot::channel::<()>();
+    let body = tar_out::body(tree, idle, held);
+    assert!(free.await.is_err());
+    assert!(http_body_util::BodyExt::collect(body).await.is_err());
 }

@@ -1,17 +1,19 @@
 //! Jobs: what runs in the sandbox or has run, its output, and its end.
 
+mod events;
+
+use crate::checks;
 use crate::exec;
-use crate::http::{self, Answer, Body, Request, Response};
-use crate::log::{Log, Read};
+use crate::http::{self, Answer, Request};
+use crate::input;
+use crate::log::Log;
 use crate::server::Guest;
 use crate::tree::{self, Supervisor};
 use ::http::Method;
-use bytes::Bytes;
-use futures_util::stream;
-use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::Frame;
+use events::events;
+pub(crate) use events::raw_output;
 use ringfence_proto::{
-    Code, Event, ExecResult, Failure, JobEnd, JobInfo, JobState, OUTPUT_RING, OnDisconnect, Output,
+    Code, ExecResult, Failure, JobEnd, JobInfo, JobState, OUTPUT_RING, OnDisconnect, Output,
     OutputQuery, PtySize, Rich, SignalRequest, WaitQuery, signal_number,
 };
 use rustix::process::Signal;
@@ -25,8 +27,6 @@ const JOBS: usize = 1000;
 /// Most ended jobs that are kept, and most bytes of their output; the oldest go first.
 const ENDED_JOBS: usize = 256;
 const ENDED_BYTES: u64 = 64 << 20;
-/// Most bytes of one event.
-const CHUNK: usize = 64 << 10;
 pub(crate) const NDJSON: &str = "application/x-ndjson";
 
 /// Which output of a job.
@@ -47,13 +47,13 @@ pub(crate) struct Job {
     changed: watch::Sender<u64>,
     cancelled: watch::Sender<bool>,
     /// Where what is sent to the command goes; one writer at a time.
-    pub(crate) input: tokio::sync::Mutex<Option<exec::Input>>,
+    pub(crate) input: tokio::sync::Mutex<Option<input::Input>>,
 }
 
 struct State {
     pid: i32,
     supervisor: Option<Arc<Supervisor>>,
-    terminal: Option<Arc<exec::Channel>>,
+    terminal: Option<Arc<input::Channel>>,
     stdout: Log,
     stderr: Log,
     results: Vec<Rich>,
@@ -110,7 +110,6 @@ impl Job {
     }
 
     /// Appends a rich result.
-    #[allow(dead_code, reason = "for REPL calls")]
     pub(crate) fn push_rich(&self, rich: Rich) {
         self.lock().results.push(rich);
         self.tell();
@@ -121,7 +120,7 @@ impl Job {
         &self,
         pid: i32,
         supervisor: Arc<Supervisor>,
-        terminal: Option<Arc<exec::Channel>>,
+        terminal: Option<Arc<input::Channel>>,
     ) {
         let mut state = self.lock();
         state.pid = pid;
@@ -266,7 +265,7 @@ impl Jobs {
         output_limit: u64,
     ) -> Result<Arc<Job>, Failure> {
         if let Some(id) = id {
-            check_id(id)?;
+            checks::name("a job's id", id)?;
         }
         let mut list = self.lock();
         let list = &mut *list;
@@ -358,20 +357,6 @@ impl List {
             self.jobs.retain(|known| !Arc::ptr_eq(known, &job));
             job.forget();
         }
-    }
-}
-
-fn check_id(id: &str) -> Result<(), Failure> {
-    let good = (1..=64).contains(&id.len())
-        && id
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if good {
-        Ok(())
-    } else {
-        Err(Failure::invalid(
-            "a job's id has 1 to 64 letters, digits, _ and -",
-        ))
     }
 }
 
@@ -475,7 +460,7 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
             let query: WaitQuery = http::query(&request)?;
             match query.timeout_ms {
                 Some(ms) => {
-                    let timeout = Duration::from_millis(ms.min(exec::TIMEOUT_MS_MAX));
+                    let timeout = Duration::from_millis(ms.min(checks::TIMEOUT_MS_MAX));
                     let _ = tokio::time::timeout(timeout, job.ended()).await;
                 }
                 None => job.ended().await,
@@ -491,8 +476,8 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
             send_signal(&job, &http::body(request).await?)?;
             http::empty()
         }
-        (&Method::POST, [id, "stdin"]) => exec::stdin(&jobs.get(id)?, request).await,
-        (&Method::POST, [id, "attach"]) => exec::attach(jobs.get(id)?, request),
+        (&Method::POST, [id, "stdin"]) => input::stdin(&jobs.get(id)?, request).await,
+        (&Method::POST, [id, "attach"]) => input::attach(jobs.get(id)?, request),
         (&Method::POST, [id, "resize"]) => {
             let job = jobs.get(id)?;
             let size: PtySize = http::body(request).await?;
@@ -503,7 +488,7 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
                     format!("job {id} has no terminal"),
                 ));
             };
-            exec::resize(&terminal, size)?;
+            input::resize(&terminal, size)?;
             http::empty()
         }
         _ => Err(Failure::new(
@@ -559,173 +544,4 @@ fn send_signal(job: &Job, request: &SignalRequest) -> Result<(), Failure> {
         return Err(over());
     }
     tree::kill(pid, signal)
-}
-
-/// A reader of a job's events.
-struct Follower {
-    job: Arc<Job>,
-    changed: watch::Receiver<u64>,
-    at: OutputQuery,
-    phase: Phase,
-    /// Held until the last event was taken.
-    _tie: Option<Tie>,
-}
-
-#[derive(PartialEq, Eq)]
-enum Phase {
-    First,
-    Middle,
-    Over,
-}
-
-/// The events of a job as lines of JSON.
-pub(crate) fn events(job: Arc<Job>, at: OutputQuery, tie: Option<Tie>) -> Response {
-    let changed = job.changed.subscribe();
-    let follower = Follower {
-        job,
-        changed,
-        at,
-        phase: Phase::First,
-        _tie: tie,
-    };
-    let lines = stream::unfold(follower, async |mut follower| {
-        let bytes = follower.next().await?;
-        Some((Ok(Frame::data(bytes)), follower))
-    });
-    http::with_type(NDJSON, body(lines))
-}
-
-fn body<S>(frames: S) -> Body
-where
-    S: stream::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send + 'static,
-{
-    StreamBody::new(frames).boxed_unsync()
-}
-
-impl Follower {
-    /// The next lines; none after the last.
-    async fn next(&mut self) -> Option<Bytes> {
-        match self.phase {
-            Phase::First => {
-                self.phase = Phase::Middle;
-                return Some(line(&Event::Started {
-                    id: self.job.id.clone(),
-                }));
-            }
-            Phase::Over => return None,
-            Phase::Middle => {}
-        }
-        loop {
-            self.changed.borrow_and_update();
-            let (events, end) = self.collect();
-            let mut lines = Vec::new();
-            for event in &events {
-                lines.extend_from_slice(&line(event));
-            }
-            if !lines.is_empty() {
-                return Some(lines.into());
-            }
-            if let Some(end) = end {
-                self.phase = Phase::Over;
-                return Some(line(&Event::End(end)));
-            }
-            if !self.at.follow || self.changed.changed().await.is_err() {
-                return None;
-            }
-        }
-    }
-
-    /// What is new on each stream, at most one chunk of each, and the end if there is one.
-    fn collect(&mut self) -> (Vec<Event>, Option<JobEnd>) {
-        let state = self.job.lock();
-        let mut events = Vec::new();
-        let end = state.end.as_ref().map(|(end, _)| end.clone());
-        let last = end.is_some() || !self.at.follow;
-        for (stream, log, at) in [
-            (Stream::Stdout, &state.stdout, &mut self.at.stdout),
-            (Stream::Stderr, &state.stderr, &mut self.at.stderr),
-        ] {
-            match log.read(*at, CHUNK) {
-                Read::Chunk(mut data) => {
-                    let more = *at + (data.len() as u64) < log.total();
-                    cut_at_character(&mut data, last && !more);
-                    if data.is_empty() {
-                        continue;
-                    }
-                    let offset = *at;
-                    *at += data.len() as u64;
-                    let data = data.into();
-                    events.push(match stream {
-                        Stream::Stdout => Event::Stdout { offset, data },
-                        Stream::Stderr => Event::Stderr { offset, data },
-                    });
-                }
-                Read::Skipped { to } => {
-                    let stream = match stream {
-                        Stream::Stdout => "stdout",
-                        Stream::Stderr => "stderr",
-                    };
-                    events.push(Event::Skipped {
-                        stream: stream.to_owned(),
-                        from: *at,
-                        to,
-                    });
-                    *at = to;
-                }
-            }
-        }
-        while let Some(rich) = state.results.get(self.at.results as usize) {
-            events.push(Event::Result {
-                index: self.at.results,
-                rich: rich.clone(),
-            });
-            self.at.results += 1;
-        }
-        (events, end)
-    }
-}
-
-/// Leaves the start of a character that is not yet whole for the next event, so that text stays
-/// text. `last` when nothing more will come.
-fn cut_at_character(data: &mut Vec<u8>, last: bool) {
-    if last {
-        return;
-    }
-    if let Err(error) = std::str::from_utf8(data)
-        && error.error_len().is_none()
-    {
-        data.truncate(error.valid_up_to());
-    }
-}
-
-fn line(event: &Event) -> Bytes {
-    let mut bytes = serde_json::to_vec(event).unwrap_or_default();
-    bytes.push(b'\n');
-    bytes.into()
-}
-
-/// The bytes of standard output from `at` on until the end, for terminals; gaps are jumped over.
-pub(crate) fn raw_output<T: Send + 'static>(job: Arc<Job>, at: u64, held: T) -> Body {
-    let changed = job.changed.subscribe();
-    body(stream::unfold(
-        (job, changed, at, held),
-        async |(job, mut changed, mut at, held)| {
-            loop {
-                changed.borrow_and_update();
-                let (read, ended) = {
-                    let state = job.lock();
-                    (state.stdout.read(at, CHUNK), state.end.is_some())
-                };
-                match read {
-                    Read::Skipped { to } => at = to,
-                    Read::Chunk(data) if !data.is_empty() => {
-                        at += data.len() as u64;
-                        return Some((Ok(Frame::data(data.into())), (job, changed, at, held)));
-                    }
-                    Read::Chunk(_) if ended => return None,
-                    Read::Chunk(_) => changed.changed().await.ok()?,
-                }
-            }
-        },
-    ))
 }
