@@ -8,6 +8,7 @@ mod env;
 mod gc;
 mod launcher;
 mod man;
+mod output;
 mod progress;
 mod run;
 mod terminal;

@@ -1,5 +1,6 @@
 //! `ringfence run`: one disposable sandbox.
 
+use super::output::{Sink, unwritten};
 use super::terminal;
 use crate::{embedded, settings};
 use clap::Args;
@@ -20,7 +21,6 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The id of the one job in the sandbox.
@@ -618,104 +618,6 @@ impl Signals {
             _ = self.terminate.recv() => 15,
             _ = self.hangup.recv() => 1,
         }
-    }
-}
-
-/// Where the output goes: on as it comes, or kept for the report.
-struct Sink {
-    json: bool,
-    limit: u64,
-    out: Stream,
-    err: Stream,
-    // Written by another thread, so that a reader that stands still can't keep us from a signal.
-    stdout: tokio::io::Stdout,
-    stderr: tokio::io::Stderr,
-}
-
-#[derive(Default)]
-struct Stream {
-    kept: Vec<u8>,
-    passed: u64,
-    dropped: u64,
-}
-
-impl Stream {
-    /// The part of `bytes` that is within the limit.
-    fn take<'a>(&mut self, bytes: &'a [u8], limit: u64) -> &'a [u8] {
-        let room = limit.saturating_sub(self.passed).min(bytes.len() as u64);
-        self.passed += room;
-        self.dropped += bytes.len() as u64 - room;
-        &bytes[..room as usize]
-    }
-}
-
-impl Sink {
-    fn new(json: bool, limit: u64) -> Self {
-        Self {
-            json,
-            limit,
-            out: Stream::default(),
-            err: Stream::default(),
-            stdout: tokio::io::stdout(),
-            stderr: tokio::io::stderr(),
-        }
-    }
-
-    async fn stdout(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let part = self.out.take(bytes, self.limit);
-        if self.json {
-            self.out.kept.extend_from_slice(part);
-        } else {
-            let rest = pass_on_at_once(io::stdout(), part)?;
-            pass_on(&mut self.stdout, rest).await?;
-        }
-        Ok(())
-    }
-
-    async fn stderr(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let part = self.err.take(bytes, self.limit);
-        if self.json {
-            self.err.kept.extend_from_slice(part);
-        } else {
-            let rest = pass_on_at_once(io::stderr(), part)?;
-            pass_on(&mut self.stderr, rest).await?;
-        }
-        Ok(())
-    }
-}
-
-/// Writes as much as surely doesn't block, and gives back the rest: a thread that may block costs
-/// more than a short output does.
-fn pass_on_at_once(to: impl std::os::fd::AsFd, bytes: &[u8]) -> io::Result<&[u8]> {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    // What a pipe takes whole when it says that it takes anything.
-    const WHOLE: usize = 4096;
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let mut ready = [PollFd::new(&to, PollFlags::OUT)];
-    if bytes.len() > WHOLE || !matches!(poll(&mut ready, Some(&now)), Ok(1..)) {
-        return Ok(bytes);
-    }
-    let written = rustix::io::write(&to, bytes)?;
-    Ok(bytes.get(written..).unwrap_or_default())
-}
-
-pub(super) async fn pass_on(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    to.write_all(bytes).await?;
-    to.flush().await
-}
-
-/// Output that nobody takes ends the run: as a pipe would end any program, or with what is wrong.
-fn unwritten(error: &io::Error) -> Result<ExitCode, Failure> {
-    const BROKEN_PIPE: u8 = 128 + 13;
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => Ok(ExitCode::from(BROKEN_PIPE)),
-        _ => Err(Failure::io("cannot write the output", error)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The caller's terminal, joined to one inside a sandbox.
 
-use super::run::pass_on;
+use super::output::pass_on;
 use crate::settings;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, StreamBody};

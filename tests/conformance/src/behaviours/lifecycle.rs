@@ -105,13 +105,7 @@ pub(super) async fn suspend_keeps_files(s: &Subject) -> Outcome {
     let state = all.iter().find(|i| i.id == s.plan.id).map(|i| i.state);
     same!(state, Some(SandboxState::Suspended));
     holds!(s.backend.dial(&s.plan.id).await.is_err());
-    s.backend.create(&s.plan).await?;
-    let guest = GuestClient::connect(s.backend.dial(&s.plan.id).await?).await?;
-    let again = Subject {
-        backend: s.backend.clone(),
-        plan: s.plan.clone(),
-        guest,
-    };
+    let again = resumed(s).await?;
     same!(again.shell("cat file").await?.stdout.data.text(), "kept\n");
     if let Workspace::Folder { path, .. } = &s.plan.workspace {
         let _ = std::fs::remove_dir_all(path);
@@ -133,16 +127,21 @@ pub(super) async fn failed_resume_keeps_files(s: &Subject) -> Outcome {
     let all = s.backend.list().await?;
     let state = all.iter().find(|i| i.id == s.plan.id).map(|i| i.state);
     same!(state, Some(SandboxState::Suspended));
-    s.backend.create(&s.plan).await?;
-    let guest = GuestClient::connect(s.backend.dial(&s.plan.id).await?).await?;
-    let again = Subject {
-        backend: s.backend.clone(),
-        plan: s.plan.clone(),
-        guest,
-    };
+    let again = resumed(s).await?;
     same!(
         again.shell("cat file; rm file").await?.stdout.data.text(),
         "kept\n"
     );
     Ok(())
+}
+
+/// The same sandbox, running again.
+async fn resumed(s: &Subject) -> Result<Subject, Wrong> {
+    s.backend.create(&s.plan).await?;
+    let guest = GuestClient::connect(s.backend.dial(&s.plan.id).await?).await?;
+    Ok(Subject {
+        backend: s.backend.clone(),
+        plan: s.plan.clone(),
+        guest,
+    })
 }
