@@ -381,6 +381,8 @@ async fn drive(
                     None => report_done = true,
                 }
                 if report_done && !proper {
+                    // Its report closes before its children are orphans: they are when it is gone.
+                    supervisor.kill_tree().await;
                     guest.supervisors.kill_strangers().await;
                 }
             }

@@ -339,6 +339,8 @@ impl Process {
             .flatten();
         if report.is_none() {
             self.signal(Signal::KILL);
+            // What it left is orphaned when its supervisor is gone, and not before.
+            self.alive.0.kill_tree().await;
             guest.supervisors.kill_strangers().await;
         }
         self.outputs.end();
