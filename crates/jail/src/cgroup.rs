@@ -48,8 +48,8 @@ pub struct Cgroup {
 impl Hierarchy {
     /// Finds where cgroups can be made, by making the parent folder.
     pub fn find() -> Option<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mounts = read_at_once("/proc/self/mountinfo")?;
+        let own = read_at_once("/proc/self/cgroup")?;
         Self::find_v2(&mounts, &own).or_else(|| Self::find_v1(&mounts, &own))
     }
 
@@ -157,6 +157,13 @@ fn make_room(at: &Path) {
     for pid in read(&at.join("cgroup.procs")).lines() {
         let _ = fs::write(leaf.join("cgroup.procs"), pid);
     }
+}
+
+/// Reads a file of `/proc`, which tells no size beforehand, in few pieces.
+fn read_at_once(path: &str) -> Option<String> {
+    let mut text = String::with_capacity(16 << 10);
+    io::Read::read_to_string(&mut fs::File::open(path).ok()?, &mut text).ok()?;
+    Some(text)
 }
 
 fn read(path: &Path) -> String {

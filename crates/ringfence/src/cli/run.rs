@@ -272,12 +272,12 @@ impl Run {
         };
         if janitor.is_none() {
             let removed = native.destroy(&plan.id).await;
+            // What does not go at once is left to `ringfence gc`.
+            let _ = native.sweep(Duration::ZERO);
             if done.is_ok() {
                 removed?;
             }
         }
-        // What does not go at once is left to `ringfence gc`.
-        let _ = native.sweep(Duration::ZERO);
         done
     }
 

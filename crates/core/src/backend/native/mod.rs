@@ -342,6 +342,8 @@ impl Native {
             gone.wait();
             let _ = self.end(id);
             drop(lock);
+            // What others left is swept here too, where nobody waits.
+            let _ = self.sweep(Duration::ZERO);
         })
         .map_err(|e| Failure::io("cannot start a janitor", &e))
     }
