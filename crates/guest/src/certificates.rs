@@ -1,8 +1,6 @@
 //! Certificates: why a command ended that did not end by itself.
 
-use ringfence_proto::{
-    Cause, Certificate, Ended, Exit, ProcessLimits, Survived, signal_name, signal_number,
-};
+use ringfence_proto::{Cause, Certificate, Ended, Exit, ProcessLimits, signal_name, signal_number};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, OnceLock};
@@ -244,20 +242,8 @@ pub(crate) fn of_command(facts: &Facts<'_>) -> Option<Certificate> {
 }
 
 fn command(cause: Cause, message: impl Into<String>, next: &str) -> Certificate {
-    Certificate {
-        cause,
-        ended: Ended::Command,
-        message: message.into(),
-        limit: None,
-        reached: None,
-        signal: None,
-        // Kernels are processes of their own, and live on.
-        survived: Survived {
-            files: true,
-            variables: true,
-        },
-        next: next.to_owned(),
-    }
+    // Kernels are processes of their own, and their variables live on.
+    Certificate::new(cause, Ended::Command, message, true, next)
 }
 
 /// Bytes in words, such as `256 MiB` or `1.5 KiB`.

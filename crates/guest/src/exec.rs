@@ -336,7 +336,7 @@ async fn drive(
     // What ended by itself is measured here, what we end when it is gone.
     let mut elapsed = job.started.elapsed();
     if stopped.is_some() {
-        ended = kill(&guest, &supervisor, &mut report).await;
+        ended = kill(&supervisor, &mut report).await;
         elapsed = job.started.elapsed();
     }
     if !output_done {
@@ -381,9 +381,7 @@ async fn drive(
                     None => report_done = true,
                 }
                 if report_done && !proper {
-                    // Its report closes before its children are orphans: they are when it is gone.
-                    supervisor.kill_tree().await;
-                    guest.supervisors.kill_strangers().await;
+                    supervisor.kill_orphans().await;
                 }
             }
         }
@@ -391,7 +389,7 @@ async fn drive(
 }
 
 /// Kills a command with everything it started, and reads the last words of its supervisor.
-async fn kill(guest: &Guest, supervisor: &Supervisor, report: &mut Report) -> Option<Ended> {
+async fn kill(supervisor: &Supervisor, report: &mut Report) -> Option<Ended> {
     supervisor.kill_tree().await;
     let mut last: Option<Ended> = None;
     let mut lost = true;
@@ -400,7 +398,7 @@ async fn kill(guest: &Guest, supervisor: &Supervisor, report: &mut Report) -> Op
         last = Some(ended);
     }
     if lost {
-        guest.supervisors.kill_strangers().await;
+        supervisor.kill_orphans().await;
     }
     last.map(|last| Ended {
         left: false,

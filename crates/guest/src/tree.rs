@@ -102,42 +102,34 @@ impl Supervisors {
 
     /// Kills what is below this process and below no living supervisor: the orphans of a
     /// supervisor that was killed by what it supervised.
-    pub(crate) async fn kill_strangers(&self) {
-        if !self.init {
-            return;
+    async fn kill_strangers(&self) {
+        if self.init {
+            self.kill_below(|| self.lock().keys().copied().collect())
+                .await;
         }
+    }
+
+    /// Kills everything below this process.
+    pub(crate) async fn kill_everything(&self) {
+        self.kill_below(HashSet::new).await;
+    }
+
+    /// Kills what is below this process, but for what is `spared` with all below it.
+    async fn kill_below(&self, spared: impl Fn() -> HashSet<i32>) {
         let deadline = Instant::now() + KILL_DEADLINE;
         let own = std::process::id() as i32;
         let mut quiet = 0;
         while quiet < 2 && Instant::now() < deadline {
             let table = Table::read();
             // After the scan: whatever it saw being forked is registered by now.
-            let known: HashSet<i32> = self.lock().keys().copied().collect();
-            let strangers = table.below(own, |pid| known.contains(&pid));
-            if strangers.is_empty() {
+            let spared = spared();
+            let found = table.below(own, |pid| spared.contains(&pid));
+            if found.is_empty() {
                 quiet += 1;
                 continue;
             }
             quiet = 0;
-            stop_and_kill(&strangers);
-            self.reap();
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-
-    /// Kills everything below this process.
-    pub(crate) async fn kill_everything(&self) {
-        let deadline = Instant::now() + KILL_DEADLINE;
-        let own = std::process::id() as i32;
-        let mut quiet = 0;
-        while quiet < 2 && Instant::now() < deadline {
-            let all = Table::read().below(own, |_| false);
-            if all.is_empty() {
-                quiet += 1;
-                continue;
-            }
-            quiet = 0;
-            stop_and_kill(&all);
+            stop_and_kill(&found);
             self.reap();
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -204,6 +196,13 @@ impl Supervisor {
         if !self.is_gone() {
             self.signal(Signal::KILL);
         }
+    }
+
+    /// Kills everything that a supervisor started which has not kept it together to the end. Its
+    /// children are orphans, and can be told from others, only when it is gone.
+    pub(crate) async fn kill_orphans(&self) {
+        self.kill_tree().await;
+        self.all.kill_strangers().await;
     }
 }
 

@@ -86,6 +86,31 @@ pub struct Certificate {
     pub next: String,
 }
 
+impl Certificate {
+    /// One after which the files are still there; the limit and the signal are added by the caller.
+    pub fn new(
+        cause: Cause,
+        ended: Ended,
+        message: impl Into<String>,
+        variables: bool,
+        next: impl Into<String>,
+    ) -> Self {
+        Self {
+            cause,
+            ended,
+            message: message.into(),
+            limit: None,
+            reached: None,
+            signal: None,
+            survived: Survived {
+                files: true,
+                variables,
+            },
+            next: next.into(),
+        }
+    }
+}
+
 impl fmt::Display for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.message)?;

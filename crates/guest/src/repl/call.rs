@@ -194,8 +194,8 @@ async fn dead(
         _ => None,
     };
     let ended = match fate {
-        Fate::Ended => process.ended(guest).await,
-        _ => process.kill(guest).await,
+        Fate::Ended => process.ended().await,
+        _ => process.kill().await,
     };
     let limits = kernel.limits();
     let certificate = certificate::of_kernel(&Facts {

@@ -30,18 +30,8 @@ const FRESH: &str = "the next call starts a fresh interpreter: run imports and d
 pub(super) fn interrupted(stop: Option<Stop>, elapsed: Duration) -> Certificate {
     let kept = "was interrupted; the variables are kept";
     let next = "the next call goes on with the same variables";
-    let base = |cause, message, next: &str| Certificate {
-        cause,
-        ended: Ended::Call,
-        message,
-        limit: None,
-        reached: None,
-        signal: None,
-        survived: Survived {
-            files: true,
-            variables: true,
-        },
-        next: next.to_owned(),
+    let base = |cause, message: String, next: &str| {
+        Certificate::new(cause, Ended::Call, message, true, next)
     };
     match stop {
         Some(Stop::Timeout(limit)) => Certificate {
@@ -114,19 +104,8 @@ pub(super) fn of_kernel(facts: &Facts<'_>) -> Certificate {
     let signal = status
         .filter(|s| libc::WIFSIGNALED(*s))
         .map(|s| libc::WTERMSIG(s));
-    let base = |cause, message: String| Certificate {
-        cause,
-        ended: Ended::Kernel,
-        message,
-        limit: None,
-        reached: None,
-        signal: None,
-        survived: Survived {
-            files: true,
-            variables: false,
-        },
-        next: FRESH.to_owned(),
-    };
+    let base =
+        |cause, message: String| Certificate::new(cause, Ended::Kernel, message, false, FRESH);
     let replaced = "could not be interrupted, so its interpreter was killed and the variables \
                     are lost";
     match facts.stop {

@@ -243,7 +243,7 @@ async fn ensure(
     }
     let _busy = kernel.busy();
     if let Some(process) = slot.take() {
-        process.kill(&guest).await;
+        process.kill().await;
     }
     let before = std::mem::replace(&mut locked(&kernel.state).request, request);
     let gone = async {
@@ -276,7 +276,7 @@ async fn remove(guest: Arc<Guest>, kernel: Arc<Kernel>) {
     guest.kernels.forget(&kernel);
     kernel.closing.send_replace(true);
     if let Some(process) = kernel.process.lock().await.take() {
-        process.close(&guest).await;
+        process.close().await;
     }
 }
 

@@ -157,8 +157,7 @@ impl Process {
             started = spawned.started() => started?,
             why = &mut over => {
                 // Code that stops or kills its supervisor keeps that from saying a word.
-                alive.0.kill_tree().await;
-                guest.supervisors.kill_strangers().await;
+                alive.0.kill_orphans().await;
                 return Err(why);
             }
         };
@@ -188,7 +187,7 @@ impl Process {
             biased;
             hello = process.frame() => hello,
             why = &mut over => {
-                process.kill(guest).await;
+                process.kill().await;
                 return Err(why);
             }
         };
@@ -215,7 +214,7 @@ impl Process {
                 }
             }
         };
-        process.kill(guest).await;
+        process.kill().await;
         Err(failure.into())
     }
 
@@ -313,13 +312,13 @@ impl Process {
     }
 
     /// Kills it with everything it has started; how it ended, where that is known.
-    pub(crate) async fn kill(mut self, guest: &Guest) -> Option<Ended> {
+    pub(crate) async fn kill(mut self) -> Option<Ended> {
         self.alive.0.kill_tree().await;
-        self.over(guest).await
+        self.over().await
     }
 
     /// After the end of the channel: how it ended. What it left behind is killed.
-    pub(crate) async fn ended(mut self, guest: &Guest) -> Option<Ended> {
+    pub(crate) async fn ended(mut self) -> Option<Ended> {
         let report = tokio::time::timeout(REPORT_LIMIT, self.report.ended()).await;
         self.alive.0.kill_tree().await;
         match report {
@@ -328,34 +327,32 @@ impl Process {
                 Some(ended)
             }
             // It closed the channel and went on, or its supervisor was killed.
-            _ => self.over(guest).await,
+            _ => self.over().await,
         }
     }
 
-    async fn over(&mut self, guest: &Guest) -> Option<Ended> {
+    async fn over(&mut self) -> Option<Ended> {
         let report = tokio::time::timeout(REPORT_LIMIT, self.report.ended())
             .await
             .ok()
             .flatten();
         if report.is_none() {
             self.signal(Signal::KILL);
-            // What it left is orphaned when its supervisor is gone, and not before.
-            self.alive.0.kill_tree().await;
-            guest.supervisors.kill_strangers().await;
+            self.alive.0.kill_orphans().await;
         }
         self.outputs.end();
         report
     }
 
     /// Asks it to leave, lets its exit handlers run, and kills what is left.
-    pub(crate) async fn close(mut self, guest: &Guest) {
+    pub(crate) async fn close(mut self) {
         let leave = async {
             if self.stream.write_all(&EXIT).await.is_ok() {
                 while let Ok(Some(_)) = self.frame().await {}
             }
         };
         let _ = tokio::time::timeout(EXIT_LIMIT, leave).await;
-        self.kill(guest).await;
+        self.kill().await;
     }
 }
 

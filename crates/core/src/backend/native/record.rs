@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const RECORD: &str = "sandbox.json";
@@ -28,11 +29,10 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn of(pid: i32) -> Option<Self> {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         Some(Self {
             pid,
             started: start_time(pid)?,
-            boot: boot.trim().to_owned(),
+            boot: boot()?.to_owned(),
         })
     }
 
@@ -50,6 +50,14 @@ impl Process {
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         Some(pidfd)
     }
+}
+
+/// Names this boot of the machine; read once, as it stays.
+fn boot() -> Option<&'static str> {
+    static BOOT: OnceLock<Option<String>> = OnceLock::new();
+    let read = || fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    BOOT.get_or_init(|| read().map(|id| id.trim().to_owned()))
+        .as_deref()
 }
 
 /// Field 22 of `/proc/PID/stat`, for a process that is not a zombie.
