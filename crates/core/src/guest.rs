@@ -72,6 +72,11 @@ impl GuestClient {
         Ok(Self { sender })
     }
 
+    /// Whether nothing can be asked on it any more.
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     /// Asks for its health and checks that both sides speak the same protocol.
     pub async fn health(&self) -> Result<Health, Failure> {
         let deadline = Some(Instant::now() + GRACE);

@@ -1,9 +1,11 @@
 //! From what was asked to what runs: spec, plan, backends, and the client of the guest.
 
 pub mod backend;
+pub mod blocks;
 pub mod guest;
 pub mod interpreter;
 pub mod plan;
+pub mod sessions;
 pub mod size;
 pub mod spec;
 
@@ -12,5 +14,6 @@ pub use guest::GuestClient;
 pub use plan::{Control, Enforced, Guarantees, Hold, Lifetime, Limits, Plan, SandboxId, resolve};
 pub use ringfence_proto as proto;
 pub use ringfence_proto::{Code, Failure};
+pub use sessions::{NewSession, Session, SessionId, Sessions};
 pub use size::Size;
 pub use spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};

@@ -16,24 +16,34 @@ pub struct SandboxId(String);
 impl SandboxId {
     /// A new id that nobody can guess; disposable sandboxes are told apart by it.
     pub fn random(lifetime: Lifetime) -> Result<Self, Failure> {
-        let mut bytes = [0u8; 10];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            let flags = rustix::rand::GetRandomFlags::empty();
-            filled += rustix::rand::getrandom(&mut bytes[filled..], flags)
-                .map_err(|e| Failure::io("cannot draw a random id", &e.into()))?;
-        }
         let prefix = match lifetime {
             Lifetime::Disposable => "run",
             Lifetime::Kept => "box",
         };
-        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        Ok(Self(format!("{prefix}-{hex}")))
+        Ok(Self(format!("{prefix}-{}", random_hex::<10>()?)))
+    }
+
+    /// One whose text is known to be good.
+    pub(crate) fn named(text: String) -> Self {
+        debug_assert!(Self::try_from(text.clone()).is_ok());
+        Self(text)
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Random bytes in hexadecimal digits.
+pub fn random_hex<const BYTES: usize>() -> Result<String, Failure> {
+    let mut bytes = [0u8; BYTES];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)
+            .map_err(|e| Failure::io("cannot draw a random id", &e.into()))?;
+    }
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 impl TryFrom<String> for SandboxId {
@@ -188,7 +198,17 @@ pub fn resolve(
     lifetime: Lifetime,
     guarantees: &Guarantees,
 ) -> Result<Plan, Failure> {
-    let limits = limits(&spec)?;
+    resolve_with(spec, lifetime, guarantees, &Limits::default())
+}
+
+/// The same with other limits where none are asked for.
+pub fn resolve_with(
+    spec: SandboxSpec,
+    lifetime: Lifetime,
+    guarantees: &Guarantees,
+    defaults: &Limits,
+) -> Result<Plan, Failure> {
+    let limits = limits(&spec, defaults)?;
     if spec.mounts.len() > MOST_MOUNTS {
         return Err(Failure::invalid(format!("more than {MOST_MOUNTS} mounts")));
     }
@@ -322,9 +342,8 @@ pub fn resolve(
     })
 }
 
-fn limits(spec: &SandboxSpec) -> Result<Limits, Failure> {
+fn limits(spec: &SandboxSpec, default: &Limits) -> Result<Limits, Failure> {
     let asked = &spec.limits;
-    let default = Limits::default();
     let size = |name: &str, value: Option<Size>, default: Size, least: u64| {
         let value = value.unwrap_or(default);
         let range = Size(least)..=Size(1 << 44);

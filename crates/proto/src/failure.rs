@@ -19,8 +19,10 @@ pub enum Code {
     Conflict,
     /// A body or a file is over its limit.
     TooLarge,
-    /// Out of quota: sessions, requests, memory.
+    /// Whoever asks is out of quota: sessions, requests, memory.
     TooMany,
+    /// There is no room for another, whoever asks.
+    Full,
     /// This host or engine can't enforce what was asked.
     Unenforceable,
     /// What is needed is not installed, such as an interpreter.
@@ -36,7 +38,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::InvalidInput,
         Self::NotFound,
         Self::AlreadyExists,
@@ -45,6 +47,7 @@ impl Code {
         Self::Conflict,
         Self::TooLarge,
         Self::TooMany,
+        Self::Full,
         Self::Unenforceable,
         Self::Missing,
         Self::NoSpace,
@@ -64,6 +67,7 @@ impl Code {
             Self::Conflict => ("conflict", 409, 75, -32013),
             Self::TooLarge => ("too_large", 413, 65, -32014),
             Self::TooMany => ("too_many", 429, 75, -32015),
+            Self::Full => ("full", 503, 75, -32021),
             Self::Unenforceable => ("unenforceable", 501, 78, -32016),
             Self::Missing => ("missing", 424, 69, -32017),
             Self::NoSpace => ("no_space", 507, 74, -32018),

@@ -1,7 +1,7 @@
 //! A backend in this process: the real guest on an in-memory stream, and no isolation at all.
 
 use async_trait::async_trait;
-use ringfence_core::backend::{Backend, Io, SandboxInfo, SandboxState};
+use ringfence_core::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
 use ringfence_core::plan::{Guarantees, Plan, SandboxId};
 use ringfence_core::{Code, Control, Failure, Hold};
 use ringfence_guest::{Config, Guest};
@@ -17,6 +17,7 @@ pub struct Fake {
 struct Sandbox {
     plan: Plan,
     workspace: TempDir,
+    notes: Notes,
     /// Absent while it is suspended.
     guest: Option<Arc<Guest>>,
 }
@@ -77,6 +78,7 @@ impl Backend for Fake {
         let sandbox = Sandbox {
             plan: plan.clone(),
             workspace,
+            notes: Notes::new(),
             guest,
         };
         let info = sandbox.info();
@@ -118,6 +120,12 @@ impl Backend for Fake {
         Ok(())
     }
 
+    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+        let mut all = self.all();
+        all.get_mut(id).ok_or_else(|| unknown(id))?.notes = notes.clone();
+        Ok(())
+    }
+
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
         Ok(self.all().values().map(Sandbox::info).collect())
     }
@@ -126,13 +134,13 @@ impl Backend for Fake {
 impl Sandbox {
     fn info(&self) -> SandboxInfo {
         SandboxInfo {
-            id: self.plan.id.clone(),
+            plan: self.plan.clone(),
             state: match self.guest {
                 Some(_) => SandboxState::Running,
                 None => SandboxState::Suspended,
             },
-            labels: self.plan.labels.clone(),
             created: 0.0,
+            notes: self.notes.clone(),
         }
     }
 }

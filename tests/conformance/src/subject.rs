@@ -46,7 +46,7 @@ impl Trial {
         drop(subject);
         self.backend.destroy(&id).await?;
         let left = self.backend.list().await?;
-        if left.iter().any(|s| s.id == id) {
+        if left.iter().any(|s| *s.id() == id) {
             return Err(Wrong("it is still listed after its end".into()));
         }
         outcome.unwrap_or_else(|_| Err(Wrong("it hangs".into())))

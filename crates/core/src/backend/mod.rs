@@ -23,14 +23,25 @@ pub enum SandboxState {
     Dead,
 }
 
+/// What is noted about a sandbox after it was made. It goes when the sandbox goes, and nothing
+/// inside can read it.
+pub type Notes = BTreeMap<String, String>;
+
 /// A sandbox as its engine knows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SandboxInfo {
-    pub id: SandboxId,
+    /// As it was made; with it a suspended one is started again.
+    pub plan: Plan,
     pub state: SandboxState,
-    pub labels: BTreeMap<String, String>,
     /// Seconds since the epoch.
     pub created: f64,
+    pub notes: Notes,
+}
+
+impl SandboxInfo {
+    pub fn id(&self) -> &SandboxId {
+        &self.plan.id
+    }
 }
 
 /// An engine that makes sandboxes with our guest in them.
@@ -39,10 +50,12 @@ pub struct SandboxInfo {
 /// - `create` answers when the guest can be dialled, or fails and leaves nothing behind. A plan
 ///   whose sandbox is suspended starts that one.
 /// - `dial` gives a new stream to the guest each time; dialling is cheap and may be repeated.
-/// - `suspend` frees processes and memory and keeps files.
+/// - `suspend` frees processes and memory and keeps files. One that is dead can be suspended too,
+///   if its files are still there.
 /// - `destroy` answers when processes, memory and files are gone; destroying what is not there
 ///   is no failure.
-/// - `list` is the truth: it reads the engine, not a memory of our own.
+/// - `list` is the truth: it reads the engine, not a memory of our own. `find` is the same for one.
+/// - `annotate` replaces the notes of a sandbox as a whole; readers see the old or the new ones.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// What this engine can enforce, on this host, now.
@@ -51,5 +64,11 @@ pub trait Backend: Send + Sync {
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure>;
     async fn suspend(&self, id: &SandboxId) -> Result<(), Failure>;
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure>;
+    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure>;
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure>;
+
+    async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
+        let all = self.list().await?;
+        Ok(all.into_iter().find(|sandbox| sandbox.id() == id))
+    }
 }

@@ -82,17 +82,17 @@ pub(super) async fn failed_creation_leaves_nothing(s: &Subject) -> Outcome {
     same!(failure.code, Code::NotFound);
     holds!(failure.message.contains("/no/such/folder"), failure.message);
     let left = s.backend.list().await?;
-    same!(left.iter().filter(|i| i.id == plan.id).count(), 0);
+    same!(left.iter().filter(|i| *i.id() == plan.id).count(), 0);
     Ok(())
 }
 
 pub(super) async fn is_listed_with_its_labels(s: &Subject) -> Outcome {
     let all = s.backend.list().await?;
-    let own = all.iter().find(|i| i.id == s.plan.id);
+    let own = all.iter().find(|i| *i.id() == s.plan.id);
     let own = own.ok_or_else(|| Wrong("not listed".into()))?;
     same!(own.state, SandboxState::Running);
     same!(
-        own.labels.get("who").map(String::as_str),
+        own.plan.labels.get("who").map(String::as_str),
         Some("conformance")
     );
     Ok(())
@@ -102,7 +102,7 @@ pub(super) async fn suspend_keeps_files(s: &Subject) -> Outcome {
     s.shell("echo kept > file; sleep 1000 & echo").await?;
     s.backend.suspend(&s.plan.id).await?;
     let all = s.backend.list().await?;
-    let state = all.iter().find(|i| i.id == s.plan.id).map(|i| i.state);
+    let state = all.iter().find(|i| *i.id() == s.plan.id).map(|i| i.state);
     same!(state, Some(SandboxState::Suspended));
     holds!(s.backend.dial(&s.plan.id).await.is_err());
     let again = resumed(s).await?;
@@ -125,7 +125,7 @@ pub(super) async fn failed_resume_keeps_files(s: &Subject) -> Outcome {
     let failure = s.backend.create(&broken).await.err();
     same!(failure.map(|f| f.code), Some(Code::NotFound));
     let all = s.backend.list().await?;
-    let state = all.iter().find(|i| i.id == s.plan.id).map(|i| i.state);
+    let state = all.iter().find(|i| *i.id() == s.plan.id).map(|i| i.state);
     same!(state, Some(SandboxState::Suspended));
     let again = resumed(s).await?;
     same!(

@@ -4,7 +4,7 @@ mod record;
 mod system;
 mod workspace;
 
-use crate::backend::{Backend, Io, SandboxInfo, SandboxState};
+use crate::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
 use crate::interpreter::Interpreter;
 use crate::plan::{Control, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
@@ -526,6 +526,16 @@ impl Backend for Native {
         self.blocking(|native| native.end(id)).await
     }
 
+    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+        self.blocking(|native| native.store.write_notes(id, notes))
+            .await
+    }
+
+    async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
+        self.blocking(|native| Ok(native.store.read(id)?.map(|record| record.info())))
+            .await
+    }
+
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
         self.blocking(|native| {
             let mut all = Vec::new();
@@ -544,14 +554,14 @@ impl Backend for Native {
 impl Record {
     fn info(&self) -> SandboxInfo {
         SandboxInfo {
-            id: self.plan.id.clone(),
+            plan: self.plan.clone(),
             state: match &self.process {
                 Some(process) if process.is_alive() => SandboxState::Running,
                 Some(_) => SandboxState::Dead,
                 None => SandboxState::Suspended,
             },
-            labels: self.plan.labels.clone(),
             created: self.created,
+            notes: self.notes.clone(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the host knows of its native sandboxes: a folder each, from which any process finds them.
 
+use crate::backend::Notes;
 use crate::plan::{Lifetime, Plan, SandboxId};
 use ringfence_jail::Cgroup;
 use ringfence_proto::{Code, Failure};
@@ -15,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const RECORD: &str = "sandbox.json";
 const PROCESS: &str = "process.json";
+const NOTES: &str = "notes.json";
 const SUSPENDED: &str = "suspended";
 const SOCKET: &str = "guest.sock";
 
@@ -98,6 +100,8 @@ pub(super) struct Record {
     pub process: Option<Process>,
     #[serde(skip)]
     suspended: bool,
+    #[serde(skip)]
+    pub notes: Notes,
 }
 
 impl Record {
@@ -114,6 +118,7 @@ impl Record {
             maker,
             process: None,
             suspended: false,
+            notes: Notes::new(),
         }
     }
 
@@ -246,6 +251,10 @@ impl Store {
         self.put(&record.plan.id, PROCESS, &record.process)
     }
 
+    pub(super) fn write_notes(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+        self.put(id, NOTES, notes)
+    }
+
     fn put(&self, id: &SandboxId, name: &str, value: &impl Serialize) -> Result<(), Failure> {
         let path = self.folder(id).join(name);
         let new = path.with_extension("new");
@@ -271,6 +280,10 @@ impl Store {
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .flatten();
+        record.notes = fs::read(folder.join(NOTES))
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default();
         record.suspended = folder.join(SUSPENDED).exists();
         Ok(Some(record))
     }
@@ -280,7 +293,10 @@ impl Store {
         let what = || format!("cannot suspend sandbox {id}");
         self.mark_suspended(id)
             .map_err(|e| Failure::io(what(), &e))?;
-        fs::remove_file(folder.join(PROCESS)).map_err(|e| Failure::io(what(), &e))
+        match fs::remove_file(folder.join(PROCESS)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io(what(), &e)),
+            _ => Ok(()),
+        }
     }
 
     /// From here on, whoever creates it again gets it with its files.

@@ -1,0 +1,297 @@
+//! Sessions: sandboxes with an owner, terms and a way in, alike on every backend.
+//!
+//! The engine is the database. What a session is, it is by the label and the notes of its sandbox;
+//! what is kept here is only a way to reach it. So a server that comes back, or a second one, finds
+//! every session that lives, and none of them has to be told of the others.
+
+mod clock;
+mod id;
+mod quota;
+mod reaper;
+mod session;
+
+pub use clock::Moment;
+pub use id::SessionId;
+pub use session::{Liveliness, OnIdle, Session, Terms, Use};
+
+use crate::backend::{Backend, SandboxState};
+use crate::plan::{Lifetime, Limits, resolve_with};
+use crate::spec::SandboxSpec;
+use quota::Making;
+use ringfence_proto::{Code, Failure, KernelRequest};
+use session::Label;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+pub use quota::{Owner, Quotas};
+pub use reaper::Reaped;
+
+/// The kernel that calls run in when they name none.
+pub const MAIN: &str = "main";
+
+/// A session as it is asked for.
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    pub owner: Option<Owner>,
+    /// The caller's own name for it; one that exists is answered with.
+    pub key: Option<String>,
+    pub spec: SandboxSpec,
+    /// Where the spec has none.
+    pub limits: Limits,
+    pub terms: Terms,
+    /// What its first kernel is started with.
+    pub kernel: KernelRequest,
+}
+
+/// Whether a session was made for this request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    Made,
+    There,
+}
+
+pub struct Sessions {
+    backend: Arc<dyn Backend>,
+    quotas: Quotas,
+    live: Mutex<HashMap<SessionId, Arc<Session>>>,
+    making: Making,
+    /// Those who want the same key wait for each other here.
+    keys: Mutex<HashMap<SessionId, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sessions {
+    pub fn new(backend: Arc<dyn Backend>, quotas: Quotas) -> Arc<Self> {
+        Arc::new(Self {
+            backend,
+            quotas,
+            live: Mutex::default(),
+            making: Making::default(),
+            keys: Mutex::default(),
+        })
+    }
+
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// How many this server knows.
+    pub fn count(&self) -> usize {
+        locked(&self.live).len()
+    }
+
+    /// Makes a session, or answers with the one that has its key. Goes on when the caller goes
+    /// away; then one that nobody can name is removed again.
+    pub async fn create(self: &Arc<Self>, new: NewSession) -> Result<(Arc<Session>, Found), Failure> {
+        let (done, answer) = tokio::sync::oneshot::channel();
+        let sessions = Arc::clone(self);
+        tokio::spawn(async move {
+            let named = new.key.is_some();
+            let made = Box::pin(sessions.create_or_find(new)).await;
+            if let Err(Ok((session, Found::Made))) = done.send(made)
+                && !named
+            {
+                // What could not be removed is idle, and goes with the next that are.
+                let _ = sessions.remove(&session.id).await;
+            }
+        });
+        answer
+            .await
+            .map_err(|e| Failure::new(Code::Internal, "the creation broke off").detail(e))?
+    }
+
+    async fn create_or_find(
+        &self,
+        new: NewSession,
+    ) -> Result<(Arc<Session>, Found), Failure> {
+        let Some(key) = &new.key else {
+            let id = SessionId::random()?;
+            return Ok((self.make(id, new).await?, Found::Made));
+        };
+        check_key(key)?;
+        let owner = new.owner.as_ref().map(|owner| owner.name.as_str());
+        let id = SessionId::of_key(owner, key);
+        let turn = self.turn(&id);
+        let _turn = turn.lock().await;
+        match self.get(&id).await {
+            Ok(session) => return Ok((session, Found::There)),
+            Err(failure) if failure.code != Code::NotFound => return Err(failure),
+            Err(_) => {}
+        }
+        match self.make(id.clone(), new).await {
+            Ok(session) => Ok((session, Found::Made)),
+            // Another server was faster; its sandbox is ready when its guest answers.
+            Err(failure) if failure.code == Code::AlreadyExists => {
+                let session = self.await_other(&id).await?;
+                session.guest().await?;
+                Ok((session, Found::There))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Waits for a session that another server is making.
+    async fn await_other(&self, id: &SessionId) -> Result<Arc<Session>, Failure> {
+        const TRIES: u32 = 200;
+        for _ in 0..TRIES {
+            match self.get(id).await {
+                Ok(session) => return Ok(session),
+                Err(failure) if failure.code != Code::NotFound => return Err(failure),
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+        Err(Failure::new(
+            Code::Conflict,
+            format!("session {id} is being made by another server, which does not finish"),
+        ))
+    }
+
+    fn turn(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {
+        let mut keys = locked(&self.keys);
+        if let Some(turn) = keys.get(id).and_then(Weak::upgrade) {
+            return turn;
+        }
+        keys.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::new(tokio::sync::Mutex::new(()));
+        keys.insert(id.clone(), Arc::downgrade(&turn));
+        turn
+    }
+
+    async fn make(&self, id: SessionId, new: NewSession) -> Result<Arc<Session>, Failure> {
+        if let Some(name) = new.spec.labels.keys().find(|l| l.starts_with("ringfence.")) {
+            return Err(Failure::invalid(format!("label `{name}` is reserved")));
+        }
+        let guarantees = self.backend.guarantees().await?;
+        let mut plan = resolve_with(new.spec, Lifetime::Kept, &guarantees, &new.limits)?;
+        plan.id = id.sandbox();
+        let label = Label {
+            created: Moment::now(),
+            owner: new.owner.as_ref().map(|owner| owner.name.clone()),
+            key: new.key,
+            terms: new.terms,
+        };
+        label.write(&mut plan)?;
+        let _room = self.room(new.owner.as_ref(), plan.limits.memory)?;
+        let info = self.backend.create(&plan).await?;
+        let session = Session::of(info, &self.backend)
+            .ok_or_else(|| Failure::new(Code::Internal, "a session was made and not known"))?;
+        let started = async {
+            let guest = session.guest().await?;
+            match guest.start_kernel(MAIN, &new.kernel).await {
+                // An image without Python still runs everything else.
+                Err(failure) if failure.code == Code::Missing => Ok(()),
+                started => started.map(drop),
+            }
+        };
+        if let Err(failure) = started.await {
+            session.close();
+            let _ = self.backend.destroy(&session.plan.id).await;
+            return Err(failure);
+        }
+        locked(&self.live).insert(session.id.clone(), Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// A session by its id, also one that another server made.
+    pub async fn get(&self, id: &SessionId) -> Result<Arc<Session>, Failure> {
+        if let Some(session) = locked(&self.live).get(id) {
+            return Ok(Arc::clone(session));
+        }
+        let info = self.backend.find(&id.sandbox()).await;
+        // One that is being made right now has nothing to read yet.
+        let found = info.ok().flatten();
+        match found.and_then(|info| Session::of(info, &self.backend)) {
+            Some(session) => Ok(self.adopt(session)),
+            None => Err(unknown(id)),
+        }
+    }
+
+    fn adopt(&self, session: Arc<Session>) -> Arc<Session> {
+        let mut live = locked(&self.live);
+        Arc::clone(live.entry(session.id.clone()).or_insert(session))
+    }
+
+    /// Takes a session that turned out to be gone off the list.
+    pub fn forget(&self, session: &Arc<Session>) {
+        let mut live = locked(&self.live);
+        if live
+            .get(&session.id)
+            .is_some_and(|known| Arc::ptr_eq(known, session))
+        {
+            live.remove(&session.id);
+        }
+        drop(live);
+        session.close();
+    }
+
+    /// Every session there is, whoever made it, by id.
+    pub async fn list(&self) -> Result<Vec<Arc<Session>>, Failure> {
+        let mut all = Vec::new();
+        let mut known = HashMap::new();
+        for info in self.backend.list().await? {
+            let Some(id) = SessionId::of_sandbox(info.id()) else {
+                continue;
+            };
+            let seen = locked(&self.live).get(&id).cloned();
+            let session = match seen {
+                Some(session) => {
+                    session.refresh(&info);
+                    Some(session)
+                }
+                None if info.state == SandboxState::Dead => Session::of(info, &self.backend),
+                None => Session::of(info, &self.backend).map(|session| self.adopt(session)),
+            };
+            if let Some(session) = session {
+                known.insert(id, ());
+                all.push(session);
+            }
+        }
+        // What another server removed.
+        locked(&self.live).retain(|id, session| {
+            let there = known.contains_key(id) || session.created.age() < Duration::from_secs(60);
+            if !there {
+                session.close();
+            }
+            there
+        });
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(all)
+    }
+
+    /// Ends a session: when this answers, its processes, files and memory are gone. One that is
+    /// not there is no failure.
+    pub async fn remove(&self, id: &SessionId) -> Result<(), Failure> {
+        let session = locked(&self.live).remove(id);
+        if let Some(session) = session {
+            session.close();
+        }
+        self.backend.destroy(&id.sandbox()).await
+    }
+
+    /// Frees the processes and the memory of a session and keeps its files.
+    pub async fn suspend(&self, session: &Session) -> Result<(), Failure> {
+        self.backend.suspend(&session.plan.id).await
+    }
+}
+
+fn unknown(id: &SessionId) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no session {id}"))
+}
+
+fn check_key(key: &str) -> Result<(), Failure> {
+    const LONGEST: usize = 256;
+    if (1..=LONGEST).contains(&key.len()) && !key.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "a session's key has 1 to {LONGEST} bytes and no control characters"
+    )))
+}

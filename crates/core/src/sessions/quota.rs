@@ -1,0 +1,131 @@
+//! How many sessions there may be, and how much memory they may hold.
+
+use super::{Session, SessionId, Sessions, locked};
+use crate::size::Size;
+use ringfence_proto::{Code, Failure};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// Limits over all sessions.
+#[derive(Debug, Clone)]
+pub struct Quotas {
+    pub sessions: usize,
+    /// Of one owner, unless the owner has a limit of its own.
+    pub per_owner: Option<usize>,
+    /// Sum of the memory limits of all sessions.
+    pub memory: Option<Size>,
+}
+
+/// Who a session belongs to, and what it may have.
+#[derive(Debug, Clone)]
+pub struct Owner {
+    pub name: String,
+    pub sessions: Option<usize>,
+    pub memory: Option<Size>,
+}
+
+/// Sessions that are being made, and count already.
+#[derive(Default)]
+pub(super) struct Making {
+    now: Mutex<Vec<(u64, Option<String>, Size)>>,
+}
+
+/// Room for one session, until it is on the list or has failed.
+pub(super) struct Room<'a> {
+    making: &'a Making,
+    number: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        let mut now = locked(&self.making.now);
+        now.retain(|(number, _, _)| *number != self.number);
+    }
+}
+
+impl Sessions {
+    /// Takes room for one more.
+    pub(super) fn room(&self, owner: Option<&Owner>, memory: Size) -> Result<Room<'_>, Failure> {
+        let mut making = locked(&self.making.now);
+        let live = locked(&self.live);
+        let name = owner.map(|owner| owner.name.as_str());
+        let mut all = Count::default();
+        let mut own = Count::default();
+        let each = live
+            .values()
+            .map(|s| (s.owner.as_deref(), s.plan.limits.memory))
+            .chain(making.iter().map(|(_, owner, m)| (owner.as_deref(), *m)));
+        for (of, memory) in each {
+            all.add(memory);
+            if of == name {
+                own.add(memory);
+            }
+        }
+        drop(live);
+        let quotas = &self.quotas;
+        all.check(Some(quotas.sessions), quotas.memory, memory, Code::Full, "")?;
+        if let Some(owner) = owner {
+            let sessions = owner.sessions.or(quotas.per_owner);
+            all_of(owner, own, sessions, memory)?;
+        }
+        let number = making.last().map_or(0, |(number, _, _)| number + 1);
+        making.push((number, name.map(str::to_owned), memory));
+        Ok(Room {
+            making: &self.making,
+            number,
+        })
+    }
+}
+
+fn all_of(owner: &Owner, own: Count, sessions: Option<usize>, more: Size) -> Result<(), Failure> {
+    let whose = format!(" of key {}", owner.name);
+    own.check(sessions, owner.memory, more, Code::TooMany, &whose)
+}
+
+#[derive(Default, Clone, Copy)]
+struct Count {
+    sessions: usize,
+    memory: u64,
+}
+
+impl Count {
+    fn add(&mut self, memory: Size) {
+        self.sessions += 1;
+        self.memory = self.memory.saturating_add(memory.0);
+    }
+
+    fn check(
+        self,
+        sessions: Option<usize>,
+        memory: Option<Size>,
+        more: Size,
+        code: Code,
+        whose: &str,
+    ) -> Result<(), Failure> {
+        const HINT: &str = "delete sessions that are no longer needed";
+        if let Some(most) = sessions.filter(|most| self.sessions >= *most) {
+            let message = format!("too many sessions: there are {most}{whose} already");
+            return Err(Failure::new(code, message).hint(HINT));
+        }
+        if let Some(most) = memory.filter(|most| self.memory.saturating_add(more.0) > most.0) {
+            let message = format!("too much memory: sessions{whose} may have {most} in all");
+            return Err(Failure::new(code, message).hint(HINT));
+        }
+        Ok(())
+    }
+}
+
+/// Live sessions by owner, for those who watch.
+impl Sessions {
+    pub fn by_owner(&self) -> HashMap<Option<String>, usize> {
+        let live: Vec<(SessionId, Arc<Session>)> = locked(&self.live)
+            .iter()
+            .map(|(id, session)| (id.clone(), Arc::clone(session)))
+            .collect();
+        let mut counts = HashMap::new();
+        for (_, session) in live {
+            *counts.entry(session.owner.clone()).or_insert(0) += 1;
+        }
+        counts
+    }
+}

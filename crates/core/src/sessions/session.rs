@@ -1,0 +1,341 @@
+//! One session: its sandbox, the way to its guest, and when it was last used.
+
+use super::clock::{Moment, wall};
+use super::id::SessionId;
+use crate::backend::{Backend, Notes, SandboxInfo, SandboxState};
+use crate::guest::GuestClient;
+use crate::plan::Plan;
+use crate::spec::{Access, Workspace};
+use ringfence_proto::{Cause, Certificate, Code, Ended, Failure};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The label that makes a sandbox a session.
+const LABEL: &str = "ringfence.session";
+/// The notes of a session.
+const TERMS: &str = "terms";
+
+/// How long a guest may take to be reached, its start after a suspension included.
+const REACH: Duration = Duration::from_secs(30);
+/// How long a guest may take to say how it is.
+const PROBE: Duration = Duration::from_secs(5);
+
+/// What happens to a session that nobody uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnIdle {
+    #[default]
+    Destroy,
+    /// Its processes end, its files stay; the next use starts it again.
+    Suspend,
+}
+
+/// How long a session may last.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Seconds without any use.
+    pub idle_timeout: f64,
+    /// Seconds in all.
+    pub max_lifetime: f64,
+    #[serde(default)]
+    pub on_idle: OnIdle,
+}
+
+/// What a session is, as its engine keeps it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Label {
+    pub created: Moment,
+    pub owner: Option<String>,
+    pub key: Option<String>,
+    pub terms: Terms,
+}
+
+impl Label {
+    pub(super) fn write(&self, plan: &mut Plan) -> Result<(), Failure> {
+        let text = serde_json::to_string(self)
+            .map_err(|e| Failure::new(Code::Internal, "cannot label a session").detail(e))?;
+        plan.labels.insert(LABEL.to_owned(), text);
+        Ok(())
+    }
+
+    fn read(plan: &Plan) -> Option<Self> {
+        serde_json::from_str(plan.labels.get(LABEL)?).ok()
+    }
+}
+
+/// A session that this server knows.
+pub struct Session {
+    pub id: SessionId,
+    pub plan: Plan,
+    pub owner: Option<String>,
+    pub key: Option<String>,
+    pub created: Moment,
+    backend: Arc<dyn Backend>,
+    guest: tokio::sync::Mutex<Option<GuestClient>>,
+    /// One change of the notes at a time.
+    noting: tokio::sync::Mutex<()>,
+    state: Mutex<State>,
+    /// Uses that are under way here.
+    uses: AtomicU32,
+    closing: AtomicBool,
+}
+
+struct State {
+    notes: Notes,
+    terms: Terms,
+    last_use: Instant,
+    /// What a caller does not know yet: that variables were lost.
+    news: Option<Certificate>,
+}
+
+/// A use under way: while there is one, a session is not idle.
+pub struct Use {
+    session: Arc<Session>,
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.session.lock().last_use = Instant::now();
+        self.session.uses.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// How a session is, as far as its guest says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Liveliness {
+    Busy,
+    Idle(Duration),
+    /// The guest did not answer; what this server itself saw last is so long ago.
+    Silent(Duration),
+}
+
+impl Session {
+    /// The session that a sandbox holds; none for other sandboxes.
+    pub(super) fn of(info: SandboxInfo, backend: &Arc<dyn Backend>) -> Option<Arc<Self>> {
+        let id = SessionId::of_sandbox(info.id())?;
+        let label = Label::read(&info.plan)?;
+        let noted = info.notes.get(TERMS);
+        let terms = noted.and_then(|text| serde_json::from_str(text).ok());
+        let mut plan = info.plan;
+        plan.labels.remove(LABEL);
+        Some(Arc::new(Self {
+            id,
+            plan,
+            owner: label.owner,
+            key: label.key,
+            created: label.created,
+            backend: Arc::clone(backend),
+            guest: tokio::sync::Mutex::new(None),
+            noting: tokio::sync::Mutex::new(()),
+            state: Mutex::new(State {
+                notes: info.notes,
+                terms: terms.unwrap_or(label.terms),
+                last_use: Instant::now(),
+                news: None,
+            }),
+            uses: AtomicU32::new(0),
+            closing: AtomicBool::new(false),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn terms(&self) -> Terms {
+        self.lock().terms
+    }
+
+    /// Counts as activity until it is dropped.
+    pub fn begin(self: &Arc<Self>) -> Use {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+        Use {
+            session: Arc::clone(self),
+        }
+    }
+
+    /// Something that was noted about it before, such as the tools it may call.
+    pub fn note(&self, name: &str) -> Option<String> {
+        self.lock().notes.get(name).cloned()
+    }
+
+    /// Notes something where every server finds it.
+    pub async fn set_note(&self, name: &str, value: String) -> Result<(), Failure> {
+        let _one = self.noting.lock().await;
+        // Another server may have noted something since.
+        let mut notes = match self.backend.find(&self.plan.id).await? {
+            Some(info) => info.notes,
+            None => return Err(self.gone()),
+        };
+        notes.insert(name.to_owned(), value);
+        self.backend.annotate(&self.plan.id, &notes).await?;
+        self.lock().notes = notes;
+        Ok(())
+    }
+
+    pub async fn set_terms(&self, terms: Terms) -> Result<(), Failure> {
+        let text = serde_json::to_string(&terms)
+            .map_err(|e| Failure::new(Code::Internal, "cannot note the timeouts").detail(e))?;
+        self.set_note(TERMS, text).await?;
+        self.lock().terms = terms;
+        Ok(())
+    }
+
+    /// Takes over what another server noted.
+    pub(super) fn refresh(&self, info: &SandboxInfo) {
+        let mut state = self.lock();
+        if state.notes != info.notes {
+            state.notes.clone_from(&info.notes);
+            let noted = state.notes.get(TERMS);
+            if let Some(terms) = noted.and_then(|text| serde_json::from_str(text).ok()) {
+                state.terms = terms;
+            }
+        }
+    }
+
+    /// What happened since the last call that the caller has to know.
+    pub fn take_news(&self) -> Option<Certificate> {
+        self.lock().news.take()
+    }
+
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    pub fn is_expired(&self) -> bool {
+        self.created.age().as_secs_f64() >= self.terms().max_lifetime
+    }
+
+    /// There is nothing to reach any more, now or ever.
+    fn gone(&self) -> Failure {
+        self.close();
+        Failure::new(Code::NotFound, format!("session {} has ended", self.id))
+    }
+
+    /// The way to its guest. A suspended session is started again.
+    pub async fn guest(&self) -> Result<GuestClient, Failure> {
+        let mut slot = self.guest.lock().await;
+        if let Some(guest) = slot.as_ref().filter(|guest| !guest.is_closed()) {
+            return Ok(guest.clone());
+        }
+        *slot = None;
+        let reached = tokio::time::timeout(REACH, self.reach()).await;
+        let guest = reached.map_err(|_| {
+            let message = format!("session {} can't be reached", self.id);
+            Failure::new(Code::Unavailable, message)
+        })??;
+        *slot = Some(guest.clone());
+        Ok(guest)
+    }
+
+    async fn reach(&self) -> Result<GuestClient, Failure> {
+        let id = &self.plan.id;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            if self.is_closing() {
+                return Err(self.gone());
+            }
+            let failure = match self.backend.dial(id).await {
+                Ok(io) => return GuestClient::connect(io).await,
+                Err(failure) => failure,
+            };
+            let Some(info) = self.backend.find(id).await? else {
+                return Err(self.gone());
+            };
+            match info.state {
+                // It is being started, by us or by another server.
+                SandboxState::Running => {
+                    if failure.code == Code::NoSpace {
+                        return Err(failure);
+                    }
+                }
+                SandboxState::Suspended => self.resume(&info).await?,
+                SandboxState::Dead if self.is_durable() => {
+                    self.backend.suspend(id).await?;
+                    self.resume(&info).await?;
+                }
+                SandboxState::Dead => {
+                    return Err(self
+                        .gone()
+                        .hint("its sandbox was killed, and its files were in memory"));
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
+    }
+
+    async fn resume(&self, info: &SandboxInfo) -> Result<(), Failure> {
+        match self.backend.create(&info.plan).await {
+            Ok(_) => {
+                let message = "the session was started again; its variables are lost";
+                let mut certificate = Certificate::new(
+                    Cause::BackendLost,
+                    Ended::Sandbox,
+                    message,
+                    false,
+                    "run again what the variables came from",
+                );
+                certificate.survived.files = true;
+                self.lock().news = Some(certificate);
+                Ok(())
+            }
+            // Another one was faster.
+            Err(failure) if failure.code == Code::AlreadyExists => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Its files outlive its processes.
+    pub fn is_durable(&self) -> bool {
+        matches!(
+            self.plan.workspace,
+            Workspace::Disk
+                | Workspace::Folder {
+                    access: Access::ReadWrite,
+                    ..
+                }
+        )
+    }
+
+    /// Asks the guest, which knows of every server's uses.
+    pub async fn liveliness(&self) -> Liveliness {
+        if self.uses.load(Ordering::Acquire) > 0 {
+            return Liveliness::Busy;
+        }
+        let seen = self.lock().last_use.elapsed();
+        let health = async {
+            let guest = match self.guest.try_lock() {
+                Ok(slot) if slot.as_ref().is_some_and(|guest| !guest.is_closed()) => slot.clone(),
+                _ => None,
+            };
+            let guest = match guest {
+                Some(guest) => guest,
+                None => GuestClient::connect(self.backend.dial(&self.plan.id).await?).await?,
+            };
+            guest.health().await
+        };
+        match tokio::time::timeout(PROBE, health).await {
+            Ok(Ok(health)) if health.jobs > 0 => Liveliness::Busy,
+            // What it says can only make it live as long as it could by running something.
+            Ok(Ok(health)) => Liveliness::Idle(Duration::from_millis(health.idle_ms)),
+            _ => Liveliness::Silent(seen),
+        }
+    }
+
+    /// When it was last used, in seconds since the epoch.
+    pub async fn last_activity(&self) -> f64 {
+        match self.liveliness().await {
+            Liveliness::Busy => wall(),
+            Liveliness::Idle(ago) | Liveliness::Silent(ago) => {
+                (wall() - ago.as_secs_f64()).max(self.created.wall)
+            }
+        }
+    }
+}

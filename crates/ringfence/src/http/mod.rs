@@ -1,0 +1,40 @@
+//! Sessions over HTTP. One file per group of routes.
+
+mod exec;
+mod extract;
+mod health;
+mod policy;
+mod problem;
+mod serve;
+mod sessions;
+mod state;
+
+pub(crate) use serve::serve;
+pub(crate) use state::App;
+
+use axum::Router;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The routes, at `/` and under `/v1`.
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(sessions::create, sessions::list))
+        .routes(routes!(sessions::show, sessions::remove, sessions::change))
+        .routes(routes!(sessions::suspend))
+        .routes(routes!(exec::exec))
+        .routes(routes!(health::health))
+}
+
+/// Everything that is served.
+pub(crate) fn router(app: App) -> Router {
+    let (routes, _api) = routes().split_for_parts();
+    Router::new()
+        .merge(routes.clone())
+        .nest("/v1", routes)
+        .layer(axum::middleware::from_fn_with_state(
+            app.clone(),
+            state::authenticate,
+        ))
+        .with_state(app)
+}

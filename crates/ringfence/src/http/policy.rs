@@ -1,0 +1,49 @@
+//! What a caller may ask of the host.
+
+use super::problem::Answer;
+use crate::config::Policy;
+use ringfence_core::spec::{Access, Network, SandboxSpec, Workspace};
+use ringfence_core::{Code, Failure};
+use std::path::{Path, PathBuf};
+
+/// Refuses what the server's policy does not allow. Paths are resolved here, once.
+pub(crate) fn apply(policy: &Policy, spec: &mut SandboxSpec) -> Answer<()> {
+    if spec.network == Network::Host && !policy.host_network {
+        return Err(refused("the host's network", "policy.host_network").into());
+    }
+    if spec.rootfs.is_some() {
+        return Err(refused("a root folder of the host", "the server's own").into());
+    }
+    if spec.python.is_some() {
+        return Err(refused("an interpreter of the host", "sandbox.python").into());
+    }
+    if let Workspace::Folder { path, access } = &mut spec.workspace {
+        *path = folder(policy, path, *access)?;
+    }
+    for mount in &mut spec.mounts {
+        mount.from = folder(policy, &mount.from, mount.access)?;
+    }
+    Ok(())
+}
+
+fn refused(what: &str, setting: &str) -> Failure {
+    Failure::new(Code::Forbidden, format!("{what} is not allowed here"))
+        .hint(format!("the server's configuration decides: {setting}"))
+}
+
+/// Allowed when it lies, links resolved, in an allowed folder.
+fn folder(policy: &Policy, path: &Path, access: Access) -> Answer<PathBuf> {
+    let what = format!("to mount {}", path.display());
+    let real = path
+        .canonicalize()
+        .map_err(|_| refused(&what, "policy.mounts"))?;
+    let allowed = policy.mounts.iter().any(|allowed| {
+        let root = allowed.path.canonicalize();
+        root.is_ok_and(|root| real.starts_with(root))
+            && (access == Access::ReadOnly || allowed.access == Access::ReadWrite)
+    });
+    if allowed {
+        return Ok(real);
+    }
+    Err(refused(&what, "policy.mounts").into())
+}

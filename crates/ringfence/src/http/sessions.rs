@@ -1,0 +1,361 @@
+//! `/sessions`: make, look at, change, list, end.
+
+use super::extract::{Body, Query};
+use super::problem::{Answer, Problem, ProblemBody};
+use super::state::{App, Caller, Scope};
+use axum::extract::{Extension, Path, State};
+use axum::response::IntoResponse;
+use axum::{Json, response::Response};
+use http::StatusCode;
+use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
+use ringfence_core::spec::{SandboxSpec, Workspace};
+use ringfence_core::proto::KernelRequest;
+use ringfence_core::{Enforced, Failure, Limits, Session, SessionId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
+
+/// A session to be made. What a contract's client sends besides is ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct Create {
+    /// Seconds without any use until it ends.
+    #[schema(minimum = 1, maximum = 7200)]
+    idle_timeout_seconds: Option<f64>,
+    /// Seconds until it ends in any case.
+    #[schema(minimum = 1, maximum = 7200)]
+    max_lifetime_seconds: Option<f64>,
+    /// The caller's own name for it, such as a conversation's id: the session that has it is
+    /// answered with, and made if there is none.
+    #[schema(min_length = 1, max_length = 256)]
+    key: Option<String>,
+    /// `destroy`, or `suspend` to keep its files when nobody uses it.
+    #[schema(value_type = Option<String>)]
+    on_idle: Option<OnIdle>,
+    /// Words of the caller's own, to find it by.
+    labels: BTreeMap<String, String>,
+    /// How its sandbox is made; whatever is absent gets the server's default.
+    #[schema(value_type = Option<Object>)]
+    spec: Option<SandboxSpec>,
+}
+
+/// What a session is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SessionObject {
+    session_id: String,
+    /// Seconds since the epoch.
+    created_at: f64,
+    last_activity_at: f64,
+    idle_timeout_seconds: f64,
+    max_lifetime_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[schema(value_type = String)]
+    on_idle: OnIdle,
+    labels: BTreeMap<String, String>,
+    /// What its sandbox is really held by.
+    #[schema(value_type = Vec<Object>)]
+    enforced: Vec<Enforced>,
+    /// Opens only this session; given when it is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_key: Option<String>,
+}
+
+impl SessionObject {
+    async fn of(session: &Arc<Session>) -> Self {
+        let terms = session.terms();
+        Self {
+            session_id: session.id.to_string(),
+            created_at: session.created.wall,
+            last_activity_at: session.last_activity().await,
+            idle_timeout_seconds: terms.idle_timeout,
+            max_lifetime_seconds: terms.max_lifetime,
+            key: session.key.clone(),
+            on_idle: terms.on_idle,
+            labels: session.plan.labels.clone(),
+            enforced: session.plan.enforced.clone(),
+            session_key: None,
+        }
+    }
+}
+
+fn seconds(app: &App, name: &str, asked: Option<f64>, default: f64) -> Answer<f64> {
+    let most = app.config.sessions.longest_timeout.as_secs_f64();
+    match asked {
+        None => Ok(default),
+        Some(value) if (1.0..=most).contains(&value) => Ok(value),
+        Some(_) => {
+            let message = format!("must be between 1 and {most} seconds");
+            Err(Problem::at(&["body", name], message, "value_error"))
+        }
+    }
+}
+
+impl Create {
+    pub(crate) fn resolve(self, app: &App, caller: &Caller) -> Answer<NewSession> {
+        let defaults = &app.config.sessions;
+        let idle = defaults.idle_timeout.as_secs_f64();
+        let life = defaults.max_lifetime.as_secs_f64();
+        let terms = Terms {
+            idle_timeout: seconds(app, "idle_timeout_seconds", self.idle_timeout_seconds, idle)?,
+            max_lifetime: seconds(app, "max_lifetime_seconds", self.max_lifetime_seconds, life)?,
+            on_idle: self.on_idle.unwrap_or_default(),
+        };
+        let mut spec = app.spec(self.spec.unwrap_or_default())?;
+        spec.labels.extend(self.labels);
+        Ok(NewSession {
+            owner: caller.owner.clone(),
+            key: self.key,
+            spec,
+            limits: app.limits(),
+            terms,
+            kernel: KernelRequest::default(),
+        })
+    }
+}
+
+impl App {
+    /// What was asked, within the server's policy, with the server's defaults.
+    fn spec(&self, mut spec: SandboxSpec) -> Answer<SandboxSpec> {
+        use crate::config::WorkspaceChoice;
+        super::policy::apply(&self.config.policy, &mut spec)?;
+        spec.prefer |= self.config.limits.prefer;
+        if spec.workspace == Workspace::Fresh {
+            spec.workspace = match self.config.sandbox.workspace {
+                WorkspaceChoice::Auto => Workspace::Fresh,
+                WorkspaceChoice::Disk => Workspace::Disk,
+                WorkspaceChoice::Memory => Workspace::Memory,
+            };
+        }
+        if spec.python.is_none() && spec.environment.is_none() && spec.rootfs.is_none() {
+            spec.python.clone_from(&self.config.sandbox.python);
+            spec.environment.clone_from(&self.config.sandbox.env_name);
+        }
+        Ok(spec)
+    }
+
+    fn limits(&self) -> Limits {
+        let limits = &self.config.limits;
+        Limits {
+            memory: limits.memory,
+            cpus: limits.cpus,
+            pids: limits.pids,
+            workspace: limits.workspace,
+            tmp: limits.tmp,
+            file_size: limits.file_size,
+            open_files: limits.open_files,
+        }
+    }
+}
+
+/// Makes a session; its REPL is started when this answers.
+#[utoipa::path(
+    post,
+    path = "/sessions",
+    tag = "sessions",
+    request_body = Option<Create>,
+    responses(
+        (status = 201, body = SessionObject),
+        (status = 200, body = SessionObject, description = "the session that has this key already"),
+        (status = "4XX", body = ProblemBody),
+        (status = 503, body = ProblemBody, description = "too many sessions"),
+    )
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Body(body): Body<Create>,
+) -> Answer<Response> {
+    caller.may(Scope::Use)?;
+    let new = body.resolve(&app, &caller)?;
+    let (session, found) = app.sessions.create(new).await?;
+    let _use = session.begin();
+    let mut object = SessionObject::of(&session).await;
+    object.session_key = app.session_key(&session.id);
+    let status = match found {
+        Found::Made => StatusCode::CREATED,
+        Found::There => StatusCode::OK,
+    };
+    Ok((status, Json(object)).into_response())
+}
+
+/// What a session is; looking at it is no use of it.
+#[utoipa::path(
+    get,
+    path = "/sessions/{session}",
+    tag = "sessions",
+    params(("session" = String, Path)),
+    responses((status = 200, body = SessionObject), (status = "4XX", body = ProblemBody))
+)]
+pub(crate) async fn show(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<Json<SessionObject>> {
+    let session = app.session(&caller, &id, Scope::Read).await?;
+    Ok(Json(SessionObject::of(&session).await))
+}
+
+/// Ends a session; its processes, files and memory are gone when this answers.
+#[utoipa::path(
+    delete,
+    path = "/sessions/{session}",
+    tag = "sessions",
+    params(("session" = String, Path)),
+    responses((status = 204), (status = "4XX", body = ProblemBody))
+)]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<StatusCode> {
+    caller.may(Scope::Use)?;
+    let Ok(id) = SessionId::try_from(id) else {
+        return Ok(StatusCode::NO_CONTENT);
+    };
+    match app.sessions.get(&id).await {
+        // One of somebody else is not there for this caller.
+        Ok(session) if !caller.sees(&session) => return Ok(StatusCode::NO_CONTENT),
+        Err(_) if caller.owner.is_some() && caller.scope < Scope::Admin => {
+            return Ok(StatusCode::NO_CONTENT);
+        }
+        _ => {}
+    }
+    // The caller may go away; the session goes all the same.
+    let sessions = Arc::clone(&app.sessions);
+    tokio::spawn(async move { sessions.remove(&id).await })
+        .await
+        .map_err(|e| Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e))??;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// New terms for a session.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Change {
+    #[schema(minimum = 1, maximum = 7200)]
+    idle_timeout_seconds: Option<f64>,
+    #[schema(minimum = 1, maximum = 7200)]
+    max_lifetime_seconds: Option<f64>,
+    #[schema(value_type = Option<String>)]
+    on_idle: Option<OnIdle>,
+}
+
+/// Changes how long a session may last.
+#[utoipa::path(
+    patch,
+    path = "/sessions/{session}",
+    tag = "sessions",
+    params(("session" = String, Path)),
+    request_body = Change,
+    responses((status = 200, body = SessionObject), (status = "4XX", body = ProblemBody))
+)]
+pub(crate) async fn change(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Body(body): Body<Change>,
+) -> Answer<Json<SessionObject>> {
+    let session = app.session(&caller, &id, Scope::Use).await?;
+    let now = session.terms();
+    let (idle, life) = (body.idle_timeout_seconds, body.max_lifetime_seconds);
+    let terms = Terms {
+        idle_timeout: seconds(&app, "idle_timeout_seconds", idle, now.idle_timeout)?,
+        max_lifetime: seconds(&app, "max_lifetime_seconds", life, now.max_lifetime)?,
+        on_idle: body.on_idle.unwrap_or(now.on_idle),
+    };
+    session
+        .set_terms(terms)
+        .await
+        .map_err(|failure| app.lost(&session, failure))?;
+    Ok(Json(SessionObject::of(&session).await))
+}
+
+/// Which sessions, and how many.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    /// At most so many, 1 to 1000; 100 when absent.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+    /// Those after this id: the `next` of the page before.
+    after: Option<String>,
+    /// `NAME` or `NAME=VALUE`: only sessions with this label. Several are separated by commas.
+    label: Option<String>,
+    /// Only the session with this key.
+    key: Option<String>,
+}
+
+/// A page of sessions, sorted by id.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Page {
+    sessions: Vec<SessionObject>,
+    /// Where the next page begins; absent on the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Lists the sessions that the caller may see.
+#[utoipa::path(
+    get,
+    path = "/sessions",
+    tag = "sessions",
+    params(ListQuery),
+    responses((status = 200, body = Page), (status = "4XX", body = ProblemBody))
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<ListQuery>,
+) -> Answer<Json<Page>> {
+    caller.may(Scope::Read)?;
+    let limit = query.limit.unwrap_or(100);
+    if !(1..=1000).contains(&limit) {
+        let message = "must be between 1 and 1000";
+        return Err(Problem::at(&["query", "limit"], message, "value_error"));
+    }
+    let wanted: Vec<(&str, Option<&str>)> = query
+        .label
+        .iter()
+        .flat_map(|text| text.split(','))
+        .map(|one| one.split_once('=').map_or((one, None), |(n, v)| (n, Some(v))))
+        .collect();
+    let fits = |session: &Session| {
+        let after = query.after.as_deref();
+        let labels = &session.plan.labels;
+        after.is_none_or(|after| session.id.as_str() > after)
+            && (query.key.is_none() || query.key == session.key)
+            && wanted.iter().all(|(name, value)| {
+                labels
+                    .get(*name)
+                    .is_some_and(|has| value.is_none_or(|value| value == has))
+            })
+            && caller.sees(session)
+    };
+    let mut all = app.sessions.list().await?;
+    all.retain(|session| fits(session));
+    let next = (all.len() > limit).then(|| all[limit - 1].id.to_string());
+    all.truncate(limit);
+    let sessions = futures_util::future::join_all(all.iter().map(SessionObject::of)).await;
+    Ok(Json(Page { sessions, next }))
+}
+
+/// Ends a session's processes and keeps its files; the next use starts it again.
+#[utoipa::path(
+    post,
+    path = "/sessions/{session}/suspend",
+    tag = "sessions",
+    params(("session" = String, Path)),
+    responses((status = 204), (status = "4XX", body = ProblemBody))
+)]
+pub(crate) async fn suspend(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Answer<StatusCode> {
+    let session = app.session(&caller, &id, Scope::Use).await?;
+    app.sessions.suspend(&session).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
