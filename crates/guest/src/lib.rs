@@ -3,6 +3,7 @@
 //! It runs with exactly the rights of the code it starts, so a flaw here gains that code
 //! nothing. It never calls out: the host connects, and speaks HTTP/2 or HTTP/1.1.
 
+mod activity;
 mod certificates;
 mod checks;
 mod exec;

@@ -1,5 +1,6 @@
 //! Connections and routes.
 
+use crate::activity::Activity;
 use crate::certificates::OomCounter;
 use crate::http::{self, Answer, Request, Response};
 use crate::jobs::{self, Jobs};
@@ -48,6 +49,7 @@ impl Config {
 /// The state of a guest: everything its connections share.
 pub struct Guest {
     pub(crate) config: Config,
+    activity: Arc<Activity>,
     pub(crate) files: files::Files,
     pub(crate) jobs: Jobs,
     pub(crate) kernels: repl::Kernels,
@@ -57,13 +59,15 @@ pub struct Guest {
 
 impl Guest {
     pub fn new(config: Config) -> Arc<Self> {
+        let activity = Activity::new();
         Arc::new(Self {
             files: files::Files::default(),
-            jobs: Jobs::default(),
+            jobs: Jobs::new(Arc::clone(&activity)),
             kernels: repl::Kernels::default(),
             supervisors: Supervisors::new(config.init),
             oom: OomCounter::new(config.oom_events.clone()),
             config,
+            activity,
         })
     }
 
@@ -101,9 +105,14 @@ impl Guest {
     }
 
     async fn answer(self: Arc<Self>, request: Request) -> Response {
-        match self.route(request).await {
+        let active = counts(&request).then(|| self.activity.begin());
+        let response = match self.route(request).await {
             Ok(response) => response,
             Err(failure) => http::failed(&failure),
+        };
+        match active {
+            Some(active) => active.until_sent(response),
+            None => response,
         }
     }
 
@@ -118,6 +127,7 @@ impl Guest {
                 pid: std::process::id(),
                 jobs: self.jobs.running(),
                 kernels: self.kernels.count(),
+                idle_ms: self.activity.idle().as_millis() as u64,
             }),
             (&Method::POST, ["exec"]) => exec::run(&self, request).await,
             (_, ["jobs", rest @ ..]) => jobs::route(&self, request, rest).await,
@@ -129,4 +139,9 @@ impl Guest {
             )),
         }
     }
+}
+
+/// Whether a request is a sign that somebody uses the sandbox.
+fn counts(request: &Request) -> bool {
+    request.method() != Method::GET || request.uri().path().trim_matches('/') != "health"
 }

@@ -28,7 +28,7 @@ pub use kernel::{KernelInfo, KernelRequest, Rich, RunRequest};
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol; a host and a guest with different numbers do not talk.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Folder inside every sandbox where the session's files live.
 pub const WORKSPACE: &str = "/workspace";
@@ -53,4 +53,7 @@ pub struct Health {
     pub pid: u32,
     pub jobs: u32,
     pub kernels: u32,
+    /// Milliseconds since the last request or job ended; 0 while one goes on. `GET /health` itself
+    /// never counts, so that whoever watches does not keep what it watches awake.
+    pub idle_ms: u64,
 }

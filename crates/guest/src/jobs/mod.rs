@@ -2,6 +2,7 @@
 
 mod events;
 
+use crate::activity::{Active, Activity};
 use crate::checks;
 use crate::exec;
 use crate::http::{self, Answer, Request};
@@ -61,10 +62,18 @@ struct State {
     asked_signal: Option<i32>,
     /// Nobody can read it any more: output is only counted.
     forgotten: bool,
+    /// Until its end.
+    active: Option<Active>,
 }
 
 impl Job {
-    fn new(id: String, command: String, kernel: Option<String>, output_limit: u64) -> Arc<Self> {
+    fn new(
+        id: String,
+        command: String,
+        kernel: Option<String>,
+        output_limit: u64,
+        active: Active,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id,
             command,
@@ -80,6 +89,7 @@ impl Job {
                 end: None,
                 asked_signal: None,
                 forgotten: false,
+                active: Some(active),
             }),
             changed: watch::channel(0).0,
             cancelled: watch::channel(false).0,
@@ -141,6 +151,7 @@ impl Job {
             end.stderr_bytes = state.stderr.total();
             state.end = Some((end, Instant::now()));
             state.terminal = None;
+            state.active = None;
         }
         drop(state);
         self.tell();
@@ -240,9 +251,9 @@ impl Job {
 }
 
 /// All jobs that are known, in the order of their start.
-#[derive(Default)]
 pub(crate) struct Jobs {
     state: Mutex<List>,
+    activity: Arc<Activity>,
 }
 
 #[derive(Default)]
@@ -252,6 +263,13 @@ struct List {
 }
 
 impl Jobs {
+    pub(crate) fn new(activity: Arc<Activity>) -> Self {
+        Self {
+            state: Mutex::default(),
+            activity,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, List> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,7 +311,8 @@ impl Jobs {
                     .hint("end or remove some"),
             );
         }
-        let job = Job::new(id, shortened(&command), kernel, output_limit);
+        let active = self.activity.begin();
+        let job = Job::new(id, shortened(&command), kernel, output_limit, active);
         list.jobs.push(Arc::clone(&job));
         Ok(job)
     }

@@ -1,5 +1,6 @@
 use crate::{Outcome, Subject, Wrong, holds, same};
 use ringfence_core::backend::SandboxState;
+use ringfence_core::proto::{Command, ExecRequest, Stdin};
 use ringfence_core::spec::{MountSpec, SandboxSpec, Workspace};
 use ringfence_core::{Access, Code, GuestClient, Lifetime, SandboxId, resolve};
 
@@ -26,6 +27,45 @@ pub(super) fn on_disk() -> SandboxSpec {
         workspace,
         ..SandboxSpec::default()
     }
+}
+
+/// Waits until the guest has been idle for so many milliseconds, by asking it again and again.
+async fn idle_for(s: &Subject, ms: u64) -> Outcome {
+    for _ in 0..1000 {
+        if s.guest.health().await?.idle_ms >= ms {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    Err(Wrong(format!("it is never idle for {ms} ms")))
+}
+
+pub(super) async fn says_how_long_it_is_idle(s: &Subject) -> Outcome {
+    // Reading it changes nothing, or it would never be this long.
+    idle_for(s, 100).await?;
+    let before = s.guest.health().await?.idle_ms;
+    s.exec(&["true"]).await?;
+    holds!(s.guest.health().await?.idle_ms < before);
+    // A job counts also when the request that started it is over, and a request that lasts.
+    let mut request = ExecRequest::new(Command::Argv(vec!["cat".into()]));
+    request.stdin = Stdin::Stream;
+    let job = s.guest.start(&request).await?;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    same!(s.guest.health().await?.idle_ms, 0);
+    let path = format!("/jobs/{}", job.id);
+    s.guest.tell(http::Method::DELETE, &path, &()).await?;
+    idle_for(s, 20).await?;
+    let mut events = s
+        .guest
+        .exec_events(&ExecRequest::new(Command::Shell(
+            "echo; cat /dev/zero".into(),
+        )))
+        .await?;
+    holds!(futures_util::StreamExt::next(&mut events).await.is_some());
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    same!(s.guest.health().await?.idle_ms, 0);
+    drop(events);
+    idle_for(s, 20).await
 }
 
 pub(super) async fn two_connections_and_two_sandboxes(s: &Subject) -> Outcome {

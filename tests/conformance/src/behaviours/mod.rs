@@ -66,6 +66,7 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     behaviour!(repl::deaths_have_certificates),
     behaviour!(repl::contexts_are_apart),
     behaviour!(repl::protocol_cannot_be_printed),
+    behaviour!(lifecycle::says_how_long_it_is_idle),
     behaviour!(lifecycle::two_connections_and_two_sandboxes),
     behaviour!(lifecycle::unknown_sandboxes),
     behaviour!(lifecycle::failed_creation_leaves_nothing),
