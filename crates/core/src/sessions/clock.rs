@@ -32,7 +32,7 @@ impl Moment {
 }
 
 /// Seconds since the epoch.
-pub fn wall() -> f64 {
+pub(super) fn wall() -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_secs_f64()
 }

@@ -4,12 +4,14 @@ mod exec;
 mod extract;
 mod health;
 mod policy;
+mod presence;
 mod problem;
 mod serve;
 mod sessions;
 mod state;
 
-pub(crate) use serve::serve;
+pub(crate) use presence::Presence;
+pub(crate) use serve::{Listener, serve};
 pub(crate) use state::App;
 
 use axum::Router;

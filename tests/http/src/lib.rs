@@ -1,0 +1,171 @@
+//! A real server on a port of its own, for tests.
+
+use serde_json::{Value, json};
+use std::error::Error;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+pub type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// The program under test, built before.
+pub fn ringfence() -> PathBuf {
+    let exe = std::env::current_exe().unwrap_or_default();
+    // target/PROFILE/deps/TEST
+    let profile = exe.parent().and_then(Path::parent).map(Path::to_owned);
+    profile.unwrap_or_default().join("ringfence")
+}
+
+/// A server that is stopped, with all of its sandboxes, when dropped.
+pub struct Server {
+    child: Child,
+    pub url: String,
+    pub state: PathBuf,
+    /// Removed with the server that made it.
+    _folder: Option<tempfile::TempDir>,
+    pub http: reqwest::Client,
+}
+
+impl Server {
+    /// On a state of its own.
+    pub fn start(args: &[&str]) -> Outcome<Self> {
+        let folder = tempfile::Builder::new().prefix("rf-http-").tempdir()?;
+        let state = folder.path().join("state");
+        let mut server = Self::start_on(&state, args, &[])?;
+        server._folder = Some(folder);
+        Ok(server)
+    }
+
+    /// On a state that is there, with more environment.
+    pub fn start_on(state: &Path, args: &[&str], env: &[(&str, &str)]) -> Outcome<Self> {
+        let mut child = Command::new(ringfence())
+            .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
+            .arg(state)
+            .args(args)
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(child.stderr.take().ok_or("no stderr")?).lines();
+        let mut said = String::new();
+        let url = loop {
+            let Some(line) = lines.next().transpose()? else {
+                let _ = child.wait();
+                return Err(format!("the server ended: {said}").into());
+            };
+            said.push_str(&line);
+            said.push('\n');
+            if let Some(rest) = line.split("listening on ").nth(1) {
+                break rest.split(' ').next().unwrap_or_default().to_owned();
+            }
+        };
+        // What it says later is for whoever looks at a failed test.
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = std::io::Write::write_all(
+                    &mut std::io::stderr(),
+                    format!("server: {line}\n").as_bytes(),
+                );
+            }
+        });
+        Ok(Self {
+            child,
+            url,
+            state: state.to_owned(),
+            _folder: None,
+            http: reqwest::Client::new(),
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to stop, and waits for that.
+    pub fn stop(&mut self) -> Outcome<std::process::ExitStatus> {
+        self.signal(rustix::process::Signal::TERM);
+        Ok(self.child.wait()?)
+    }
+
+    /// `kill -9`; its sandboxes live on.
+    pub fn kill(&mut self) -> Outcome {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// Status and JSON body (null where there is none) of a request.
+    pub async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Outcome<(u16, Value)> {
+        let method = reqwest::Method::from_bytes(method.as_bytes())?;
+        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let answer = request.send().await?;
+        let status = answer.status().as_u16();
+        let bytes = answer.bytes().await?;
+        let value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Ok((status, value))
+    }
+
+    pub async fn get(&self, path: &str) -> Outcome<(u16, Value)> {
+        self.ask("GET", path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Outcome<(u16, Value)> {
+        self.ask("POST", path, Some(body)).await
+    }
+
+    /// Makes a session and gives its id.
+    pub async fn session(&self) -> Outcome<String> {
+        self.session_with(&json!({})).await
+    }
+
+    pub async fn session_with(&self, body: &Value) -> Outcome<String> {
+        let (status, answer) = self.post("/sessions", body).await?;
+        match answer["session_id"].as_str() {
+            Some(id) if status == 201 || status == 200 => Ok(id.to_owned()),
+            _ => Err(format!("no session: {status} {answer}").into()),
+        }
+    }
+
+    /// The content of the result block of a `code_execution`.
+    pub async fn code(&self, session: &str, code: &str) -> Outcome<Value> {
+        let input = json!({"code": code});
+        self.tool(session, "code_execution", &input).await
+    }
+
+    pub async fn bash(&self, session: &str, command: &str) -> Outcome<Value> {
+        let input = json!({"command": command});
+        self.tool(session, "bash_code_execution", &input).await
+    }
+
+    pub async fn tool(&self, session: &str, tool: &str, input: &Value) -> Outcome<Value> {
+        let body = json!({"tool": tool, "input": input});
+        let (status, answer) = self.post(&format!("/sessions/{session}/exec"), &body).await?;
+        if status != 200 {
+            return Err(format!("exec: {status} {answer}").into());
+        }
+        Ok(answer["result_block"]["content"].clone())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.stop();
+        }
+    }
+}
