@@ -2,6 +2,7 @@
 
 use crate::certificates::{Facts, Stopped, of_command};
 use crate::checks;
+use crate::files::Before;
 use crate::http::{self, Answer, Request};
 use crate::input::{Channel, Input, open_stdin, open_terminal, set_input, write_all};
 use crate::jobs::{self, Job, Stream, Tie};
@@ -29,7 +30,8 @@ pub(crate) async fn run(guest: &Arc<Guest>, request: Request) -> Answer {
     let streamed = jobs::wants_events(&request);
     let exec: ExecRequest = http::body(request).await?;
     let (on_disconnect, chosen) = (exec.on_disconnect, exec.id.is_some());
-    let (job, started) = start(guest, exec)?;
+    let before = before(guest, &exec).await;
+    let (job, started) = start(guest, exec, before)?;
     let tie = Tie::new(guest, &job, on_disconnect, chosen);
     has_started(started).await?;
     jobs::follow(job, tie, streamed).await
@@ -38,9 +40,18 @@ pub(crate) async fn run(guest: &Arc<Guest>, request: Request) -> Answer {
 /// `POST /jobs`: starts a command and answers when it runs.
 pub(crate) async fn start_job(guest: &Arc<Guest>, request: Request) -> Answer {
     let exec: ExecRequest = http::body(request).await?;
-    let (job, started) = start(guest, exec)?;
+    let before = before(guest, &exec).await;
+    let (job, started) = start(guest, exec, before)?;
     has_started(started).await?;
     http::json(&job.info())
+}
+
+/// How the workspace is now, if anybody wants to know what changes.
+async fn before(guest: &Guest, exec: &ExecRequest) -> Option<Before> {
+    match exec.report_files {
+        true => Some(Before::look(&guest.config.workspace).await),
+        false => None,
+    }
 }
 
 /// Tells whether the program of a command runs.
@@ -58,6 +69,7 @@ struct Terms {
     shell: Option<&'static str>,
     cwd: String,
     oom_kills: u64,
+    before: Option<Before>,
 }
 
 /// Our ends of a command's descriptors.
@@ -72,7 +84,11 @@ struct Ends {
 }
 
 /// Starts a command and what drives it; the receiver tells whether its program runs.
-fn start(guest: &Arc<Guest>, exec: ExecRequest) -> Result<(Arc<Job>, Started), Failure> {
+fn start(
+    guest: &Arc<Guest>,
+    exec: ExecRequest,
+    before: Option<Before>,
+) -> Result<(Arc<Job>, Started), Failure> {
     let output_limit = checks::limits(exec.output_limit, exec.timeout_ms)?;
     if exec.limits.cpu_seconds == Some(0) || exec.limits.open_files.is_some_and(|n| n < 4) {
         return Err(Failure::invalid("a limit is too low to start any program"));
@@ -84,7 +100,7 @@ fn start(guest: &Arc<Guest>, exec: ExecRequest) -> Result<(Arc<Job>, Started), F
     let job = guest
         .jobs
         .add(exec.id.as_deref(), words, None, output_limit)?;
-    match launch(guest, &job, exec) {
+    match launch(guest, &job, exec, before) {
         Ok(started) => Ok((job, started)),
         Err(failure) => {
             guest.jobs.forget(&job);
@@ -93,7 +109,12 @@ fn start(guest: &Arc<Guest>, exec: ExecRequest) -> Result<(Arc<Job>, Started), F
     }
 }
 
-fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Started, Failure> {
+fn launch(
+    guest: &Arc<Guest>,
+    job: &Arc<Job>,
+    exec: ExecRequest,
+    before: Option<Before>,
+) -> Result<Started, Failure> {
     let cwd = folder(&guest.config.workspace, exec.cwd.as_deref())?;
     let (argv, shell) = match exec.command {
         Command::Argv(argv) => (argv, None),
@@ -171,6 +192,7 @@ fn launch(guest: &Arc<Guest>, job: &Arc<Job>, exec: ExecRequest) -> Result<Start
         shell,
         cwd: cwd.clone(),
         oom_kills: guest.oom.kills(),
+        before,
     };
     let what = Spawn {
         argv,
@@ -240,7 +262,7 @@ async fn drive(
     job: Arc<Job>,
     spawned: Spawned,
     ends: Ends,
-    terms: Terms,
+    mut terms: Terms,
     started: oneshot::Sender<Result<(), Failure>>,
 ) {
     let deadline = async {
@@ -348,7 +370,7 @@ async fn drive(
     } else {
         0
     };
-    job.finish(judge(
+    let mut end = judge(
         &guest,
         &job,
         &terms,
@@ -357,7 +379,11 @@ async fn drive(
         elapsed,
         left_running,
         cwd,
-    ));
+    );
+    if let Some(before) = terms.before.take() {
+        (end.changed, end.changed_truncated) = before.changed().await;
+    }
+    job.finish(end);
     // Closes standard input: nobody is to write to a command that has ended.
     if let Ok(mut input) = job.input.try_lock() {
         *input = None;
@@ -451,6 +477,8 @@ fn judge(
         stdout_bytes,
         stderr_bytes,
         certificate,
+        changed: Vec::new(),
+        changed_truncated: false,
     }
 }
 

@@ -1,4 +1,4 @@
-use crate::{Blob, Certificate, Rich};
+use crate::{Blob, Certificate, Entry, Rich};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -78,6 +78,9 @@ pub struct ExecRequest {
     pub id: Option<String>,
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
+    /// Whether the end says which files of the workspace were made or changed meanwhile.
+    #[serde(default)]
+    pub report_files: bool,
 }
 
 impl ExecRequest {
@@ -93,6 +96,7 @@ impl ExecRequest {
             pty: None,
             id: None,
             on_disconnect: OnDisconnect::Cancel,
+            report_files: false,
         }
     }
 }
@@ -110,7 +114,7 @@ pub enum Exit {
 }
 
 /// The end of a job: everything but its output.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobEnd {
     pub exit: Exit,
     pub duration_ms: u64,
@@ -132,6 +136,13 @@ pub struct JobEnd {
     pub stderr_bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Certificate>,
+    /// With `report_files`: the regular files directly in the workspace, hidden ones left out,
+    /// that were made or changed between the start and the end, by whomever; sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<Entry>,
+    /// There may be more of them: over 100, or the folder has over 2,000 entries.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changed_truncated: bool,
 }
 
 /// One output stream of a finished job.
@@ -143,7 +154,7 @@ pub struct Output {
 }
 
 /// The buffered answer of `POST /exec` and of `POST /kernels/{name}/run`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExecResult {
     pub id: String,
     pub stdout: Output,
@@ -155,7 +166,7 @@ pub struct ExecResult {
 }
 
 /// One line of a streamed job (`application/x-ndjson`).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// First line: the job's id.
@@ -184,7 +195,7 @@ pub enum Event {
     End(JobEnd),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     Running,
@@ -192,7 +203,7 @@ pub enum JobState {
 }
 
 /// A job: an exec or a REPL call, running or ended and not yet removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobInfo {
     pub id: String,
     /// The command in words, shortened.

@@ -37,6 +37,8 @@ pub struct RunRequest {
     /// Seconds of processor time for this call.
     pub cpu_seconds: Option<u64>,
     pub on_disconnect: crate::OnDisconnect,
+    /// Whether the end says which files of the workspace were made or changed meanwhile.
+    pub report_files: bool,
 }
 
 /// A value with one or more representations, as in a notebook.

@@ -15,6 +15,10 @@ const DEPTH_LIMIT: u32 = 4096;
 
 /// What is known of a thing, links not followed.
 pub(crate) fn entry(path: &GuestPath, stat: &Stat, target: Option<Vec<u8>>) -> Entry {
+    entry_at(path.shown(), stat, target)
+}
+
+pub(crate) fn entry_at(path: String, stat: &Stat, target: Option<Vec<u8>>) -> Entry {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => FileKind::File,
         FileType::Directory => FileKind::Folder,
@@ -22,7 +26,7 @@ pub(crate) fn entry(path: &GuestPath, stat: &Stat, target: Option<Vec<u8>>) -> E
         _ => FileKind::Other,
     };
     Entry {
-        path: path.shown(),
+        path,
         kind,
         size: u64::try_from(stat.st_size).unwrap_or(0),
         mode: stat.st_mode & 0o7777,

@@ -1,6 +1,7 @@
 //! Files of the sandbox: every path is resolved beneath a root that the caller chose.
 
 mod beneath;
+mod changed;
 mod edit;
 mod glob;
 mod grep;
@@ -26,6 +27,7 @@ use crate::server::Guest;
 use ::http::Method;
 use beneath::{Resolver, Root};
 use bytes::{Bytes, BytesMut};
+pub(crate) use changed::Before;
 use http_body_util::BodyExt as _;
 use ringfence_proto::{
     Code, Copy, EditRequest, Failure, GlobRequest, GrepRequest, Mkdir, Move, PathQuery, ReadQuery,

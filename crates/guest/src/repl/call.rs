@@ -4,6 +4,7 @@ use super::Kernel;
 use super::certificate::{self, Facts, Stop, Wrong};
 use super::channel::{self, Done, Frame};
 use super::process::{NotStarted, Process};
+use crate::files::Before;
 use crate::jobs::{Job, Stream};
 use crate::server::Guest;
 use ringfence_proto::{Certificate, Exit, Failure, JobEnd, Rich, RunRequest};
@@ -90,6 +91,10 @@ pub(super) async fn run(
         if let Some(started) = started.take() {
             let _ = started.send(Ok(()));
         }
+        let files = match request.report_files {
+            true => Some(Before::look(&guest.config.workspace).await),
+            false => None,
+        };
         let mut talk = Talk::new(&kernel, process, &job, &request, begun);
         let fate = talk.run().await;
         let (stop, asked, has_started) = (talk.stop, talk.asked, talk.started);
@@ -111,8 +116,14 @@ pub(super) async fn run(
                 None => break,
             },
         };
+        let (changed, changed_truncated) = match files {
+            Some(files) => files.changed().await,
+            None => (Vec::new(), false),
+        };
         job.finish(JobEnd {
             certificate: result.certificate.or(before),
+            changed,
+            changed_truncated,
             ..result
         });
         return;
@@ -150,6 +161,8 @@ fn end(
         stdout_bytes: 0,
         stderr_bytes: 0,
         certificate,
+        changed: Vec::new(),
+        changed_truncated: false,
     }
 }
 

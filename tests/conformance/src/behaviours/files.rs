@@ -1,10 +1,11 @@
 use crate::{Outcome, Subject, Wrong, holds, same};
+use futures_util::StreamExt as _;
 use http::Method;
 use ringfence_core::Code;
 use ringfence_core::guest::{full, with_query};
 use ringfence_core::proto::{
-    Edit, EditRequest, EditResult, Entry, FileKind, GlobResult, GrepResult, ListResult, PathQuery,
-    ReadQuery, WriteQuery,
+    Command, Edit, EditRequest, EditResult, Entry, Event, ExecRequest, FileKind, GlobResult,
+    GrepResult, JobEnd, ListResult, PathQuery, ReadQuery, RunRequest, WriteQuery,
 };
 use serde_json::json;
 
@@ -287,5 +288,52 @@ pub(super) async fn paths_stay_below_their_root(s: &Subject) -> Outcome {
             bad.len()
         );
     }
+    Ok(())
+}
+
+pub(super) async fn jobs_say_what_they_changed(s: &Subject) -> Outcome {
+    let names = |end: &JobEnd| -> Vec<String> {
+        let sized = end.changed.iter().map(|e| format!("{} {}", e.path, e.size));
+        sized.collect()
+    };
+    s.shell("echo old > old; echo same > same; mkdir folder")
+        .await?;
+    let mut request = ExecRequest::new(Command::Shell(
+        "echo more >> old; echo new > new; echo x > .hidden; echo x > folder/file; ln -s old link"
+            .into(),
+    ));
+    same!(s.guest.exec(&request).await?.end.changed.len(), 0);
+    request.report_files = true;
+    same!(
+        names(&s.guest.exec(&request).await?.end),
+        ["new 4", "old 14"]
+    );
+    // One write after another, as fast as calls go.
+    for text in ["1", "2", "3", "4"] {
+        let request = RunRequest {
+            code: format!("n = open('out.txt', 'w').write('{text}')"),
+            report_files: true,
+            ..RunRequest::default()
+        };
+        same!(
+            (text, names(&s.guest.run("main", &request).await?.end)),
+            (text, vec!["out.txt 1".to_owned()])
+        );
+    }
+    // The event that ends a stream says it too, also after a timeout.
+    let request = RunRequest {
+        code: "open('late', 'w').close()\nwhile True: pass".into(),
+        timeout_ms: Some(500),
+        report_files: true,
+        ..RunRequest::default()
+    };
+    let mut events = s.guest.run_events("main", &request).await?;
+    let mut changed = Vec::new();
+    while let Some(event) = events.next().await {
+        if let Event::End(end) = event? {
+            changed = names(&end);
+        }
+    }
+    same!(changed, ["late 0"]);
     Ok(())
 }

@@ -59,6 +59,7 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     behaviour!(files::glob_and_grep),
     behaviour!(files::edits_and_undo),
     behaviour!(files::paths_stay_below_their_root),
+    behaviour!(files::jobs_say_what_they_changed),
     behaviour!(repl::keeps_state),
     behaviour!(repl::output_is_heard_from_children),
     behaviour!(repl::exceptions_and_exit),

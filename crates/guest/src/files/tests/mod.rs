@@ -1,6 +1,7 @@
 //! Tests of the file routes. Every one that resolves paths runs with both resolvers.
 
 mod beneath;
+mod changed;
 mod edits;
 mod races;
 mod search;
