@@ -1,6 +1,6 @@
 //! `ringfence serve`: many sessions behind one HTTP API.
 
-use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, Value as _};
+use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, LogLevel};
 use crate::http::{self, App, Listener, Presence};
 use crate::{embedded, settings};
 use clap::Args;
@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
+use tracing::Level;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,9 +57,14 @@ impl Serve {
 }
 
 fn start_log(config: &Config) {
-    let filter = tracing_subscriber::EnvFilter::new(config.log.level.text());
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(match config.log.level {
+            LogLevel::Error => Level::ERROR,
+            LogLevel::Warn => Level::WARN,
+            LogLevel::Info => Level::INFO,
+            LogLevel::Debug => Level::DEBUG,
+            LogLevel::Trace => Level::TRACE,
+        })
         .with_writer(std::io::stderr)
         .with_target(false);
     // Only a second start in one process could fail.

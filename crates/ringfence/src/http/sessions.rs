@@ -172,7 +172,7 @@ pub(crate) async fn create(
     let (session, found) = app.sessions.create(new).await?;
     let _use = session.begin();
     let mut object = SessionObject::of(&session).await;
-    object.session_key = app.session_key(&session.id);
+    object.session_key = None;
     let status = match found {
         Found::Made => StatusCode::CREATED,
         Found::There => StatusCode::OK,
