@@ -1,6 +1,7 @@
 //! `ringfence`: gives every AI agent a computer of its own.
 
 mod cli;
+mod config;
 mod embedded;
 mod settings;
 

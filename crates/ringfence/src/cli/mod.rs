@@ -1,6 +1,7 @@
 //! What a person types. One file per verb.
 
 mod completions;
+mod config;
 #[cfg(test)]
 mod docs;
 mod doctor;
@@ -41,6 +42,7 @@ enum Verb {
     Run(Box<run::Run>),
     Doctor(doctor::Doctor),
     Env(env::Env),
+    Config(config::Config),
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
@@ -81,6 +83,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Run(run) => run.main(),
         Verb::Doctor(doctor) => doctor.main(),
         Verb::Env(env) => env.main(),
+        Verb::Config(config) => config.main(),
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),
