@@ -1,7 +1,9 @@
 //! `ringfence`: gives every AI agent a computer of its own.
 
 mod cli;
+mod config;
 mod embedded;
+mod http;
 mod settings;
 
 use std::process::ExitCode;

@@ -2,6 +2,8 @@
 #![allow(clippy::disallowed_methods)]
 
 use ringfence_core::interpreter::Search;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 /// An environment variable that Ringfence reads. `docs/env.md` is made from [`ALL`].
@@ -27,6 +29,11 @@ const DATA_DIR: Variable = Variable {
     meaning: "folder for what a person made and wants to keep: packages environments",
     default: "`ringfence` below `XDG_DATA_HOME`",
 };
+pub(crate) const CONFIG: Variable = Variable {
+    name: "RINGFENCE_CONFIG",
+    meaning: "file of settings for `serve`, `config` and `key`; see [config.md](config.md)",
+    default: "`/etc/ringfence/config.toml` for root, else `ringfence/config.toml` below `XDG_CONFIG_HOME`, if it is there",
+};
 const STATE_HOME: Variable = Variable {
     name: "XDG_STATE_HOME",
     meaning: "the user's folder for state; not looked at for root",
@@ -41,6 +48,11 @@ const DATA_HOME: Variable = Variable {
     name: "XDG_DATA_HOME",
     meaning: "the user's folder for data",
     default: "`~/.local/share`",
+};
+const CONFIG_HOME: Variable = Variable {
+    name: "XDG_CONFIG_HOME",
+    meaning: "the user's folder for configuration; not looked at for root",
+    default: "`~/.config`",
 };
 const HOME: Variable = Variable {
     name: "HOME",
@@ -68,22 +80,22 @@ const KUBECONFIG: Variable = Variable {
     default: "`~/.kube/config`",
 };
 /// Read by the library that writes colours, and so listed only.
-#[cfg(test)]
 const NO_COLOR: Variable = Variable {
     name: "NO_COLOR",
     meaning: "no colours, also on a terminal, when it is set to anything",
     default: "colours on a terminal only",
 };
 
-/// Every variable that is read, in the order of the documentation.
-#[cfg(test)]
-pub(crate) const ALL: [&Variable; 12] = [
+/// Every variable that is read but for those of settings, in the order of the documentation.
+pub(crate) const ALL: [&Variable; 14] = [
     &STATE_DIR,
     &CACHE_DIR,
     &DATA_DIR,
+    &CONFIG,
     &STATE_HOME,
     &CACHE_HOME,
     &DATA_HOME,
+    &CONFIG_HOME,
     &HOME,
     &PATH,
     &PYENV_VERSION,
@@ -117,15 +129,61 @@ pub(crate) fn is_root() -> bool {
 
 /// What lives as long as sandboxes do.
 pub(crate) fn state() -> PathBuf {
-    STATE_DIR.folder().unwrap_or_else(|| {
-        if is_root() {
-            return PathBuf::from("/var/lib/ringfence");
-        }
-        STATE_HOME
-            .folder()
-            .unwrap_or_else(|| home().join(".local/state"))
-            .join("ringfence")
-    })
+    STATE_DIR.folder().unwrap_or_else(usual_state)
+}
+
+/// Where state is when nobody says otherwise.
+pub(crate) fn usual_state() -> PathBuf {
+    if is_root() {
+        return PathBuf::from("/var/lib/ringfence");
+    }
+    STATE_HOME
+        .folder()
+        .unwrap_or_else(|| home().join(".local/state"))
+        .join("ringfence")
+}
+
+/// Where the file of settings is when nobody says otherwise.
+pub(crate) fn usual_config_file() -> PathBuf {
+    if is_root() {
+        return PathBuf::from("/etc/ringfence/config.toml");
+    }
+    CONFIG_HOME
+        .folder()
+        .unwrap_or_else(|| home().join(".config"))
+        .join("ringfence/config.toml")
+}
+
+/// The environment as it was at one moment, so that settings are read from one and the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
+        let value = self.0.get(name).map(OsString::as_os_str);
+        value.filter(|value| !value.is_empty())
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+impl<N: Into<String>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(all: I) -> Self {
+        let all = all.into_iter();
+        Self(
+            all.map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+        )
+    }
+}
+
+/// Our environment now.
+pub(crate) fn environment() -> Environment {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .collect()
 }
 
 /// What can be made again at any time.

@@ -1,5 +1,7 @@
-//! `docs/cli.md` and `docs/env.md`, made from the command line and the settings themselves.
+//! `docs/cli.md`, `docs/config.md` and `docs/env.md`, made from the command line and the settings
+//! themselves.
 
+use crate::config::{GROUPS, Shown, defaults};
 use crate::settings;
 use ringfence_core::Code;
 use std::fmt::Write as _;
@@ -53,10 +55,63 @@ fn describe(text: &mut String, command: &mut clap::Command, name: &str) {
     }
 }
 
+/// The default as the documentation shows it, which is the same on every machine.
+fn default_of(shown: &Shown) -> String {
+    match shown.setting.shown {
+        Some(words) => words.to_owned(),
+        None => format!("`{}`", shown.text),
+    }
+}
+
+fn config() -> String {
+    let mut text = format!(
+        "{MADE}\n# Settings of `ringfence serve`\n\n\
+         Each can be set by its flag, by its name in the environment, or by its key in a TOML file; \
+         a flag goes before the environment, that before the file, and that before the default. \
+         `ringfence config show` says which value came from where, `ringfence config example` \
+         prints a file with all of them.\n\n\
+         The file is the one of `--config` or `RINGFENCE_CONFIG`, else \
+         `/etc/ringfence/config.toml` for root and `ringfence/config.toml` below \
+         `XDG_CONFIG_HOME` for others, if it is there. An unknown key in it is an error.\n\n\
+         - A time is a number of seconds, or a number with `ms`, `s`, `m`, `h` or `d`.\n\
+         - A size is a number of bytes, or a number with `k`, `m`, `g` or `t`, in powers of 1024.\n\
+         - A list has commas between its items in the environment; its flag is given once for \
+         each.\n\
+         - `none` takes back what a source further down says, where a value can be absent.\n\
+         - A path is absolute, but a flag's can be relative to the working folder.\n"
+    );
+    let all = defaults();
+    for group in GROUPS {
+        let title = match group.name {
+            "" => group.meaning.to_owned(),
+            name => format!("`[{name}]` {}", group.meaning),
+        };
+        let _ = write!(
+            text,
+            "\n## {title}\n\n| key | flag | meaning | must be | default |\n|---|---|---|---|---|\n"
+        );
+        for shown in all.iter().filter(|s| s.setting.group == group.name) {
+            let setting = shown.setting;
+            let short = setting.shorthand.as_ref();
+            let short = short.map_or(String::new(), |s| format!(", `--{}`", s.flag));
+            let _ = writeln!(
+                text,
+                "| `{}` | `--{}`{short} | {} | {} | {} |",
+                setting.key,
+                setting.flag,
+                setting.meaning,
+                shown.expects,
+                default_of(shown)
+            );
+        }
+    }
+    text
+}
+
 fn env() -> String {
     let mut text = format!(
         "{MADE}\n# Environment variables\n\nAll are optional. An empty one counts as unset, and so \
-         does a folder that is not an absolute path.\nNone of them is seen inside a sandbox, but for `TERM` with `run --tty`.\n\n\
+         does a folder of the first table that is not an absolute path.\nNone of them is seen inside a sandbox, but for `TERM` with `run --tty`.\n\n\
          | name | meaning | default |\n|---|---|---|\n"
     );
     for variable in settings::ALL {
@@ -66,6 +121,30 @@ fn env() -> String {
             default,
         } = variable;
         let _ = writeln!(text, "| `{name}` | {meaning} | {default} |");
+    }
+    text.push_str(
+        "\n## Settings of `ringfence serve`\n\n\
+         [config.md](config.md) says what each must be. Our own name goes before the other one, \
+         which is that of a contract.\n\n\
+         | name | other name | key | meaning | default |\n|---|---|---|---|---|\n",
+    );
+    for shown in defaults() {
+        let setting = shown.setting;
+        let other = setting
+            .alias
+            .as_ref()
+            .map_or(String::new(), |alias| match alias.unit {
+                "m" => format!("`{}`, in MiB", alias.name),
+                _ => format!("`{}`", alias.name),
+            });
+        let _ = writeln!(
+            text,
+            "| `{}` | {other} | `{}` | {} | {} |",
+            setting.env(),
+            setting.key,
+            setting.meaning,
+            default_of(&shown)
+        );
     }
     text
 }
@@ -88,6 +167,11 @@ fn check(name: &str, text: &str) {
 #[test]
 fn docs_of_the_command_line_are_fresh() {
     check("cli.md", &cli());
+}
+
+#[test]
+fn docs_of_the_settings_are_fresh() {
+    check("config.md", &config());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a person types. One file per verb.
 
 mod completions;
+mod config;
 #[cfg(test)]
 mod docs;
 mod doctor;
@@ -11,6 +12,7 @@ mod man;
 mod output;
 mod progress;
 mod run;
+mod serve;
 mod terminal;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -39,8 +41,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Run(Box<run::Run>),
+    Serve(serve::Serve),
     Doctor(doctor::Doctor),
     Env(env::Env),
+    Config(config::Config),
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
@@ -79,8 +83,10 @@ pub(crate) fn main() -> ExitCode {
     };
     let done = match cli.verb {
         Verb::Run(run) => run.main(),
+        Verb::Serve(serve) => serve.main(),
         Verb::Doctor(doctor) => doctor.main(),
         Verb::Env(env) => env.main(),
+        Verb::Config(config) => config.main(),
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),

@@ -1,0 +1,222 @@
+//! The list of settings. Structs, flags, names in the environment, keys of the file, the help and
+//! the documentation all come from here.
+
+use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
+use super::sources::{Rule, Sources};
+use super::types::{
+    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, Listen, LogFormat, LogLevel,
+    WorkspaceChoice,
+};
+use crate::settings as host;
+use ringfence_core::{Failure, Size};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// As far as a plan lets a size go.
+const MOST: Size = Size(1 << 44);
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+settings! {
+    /// The server
+    top {
+        /// Address to listen at: IP:PORT, or unix:PATH for a socket in the file system
+        listen: Listen = Listen::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+            "listen" "ADDRESS";
+
+        /// Folder for what lives as long as sandboxes and keys do
+        state_dir: PathBuf = host::usual_state(), "state-dir" "FOLDER",
+            alias "SANDBOX_SESSIONS_ROOT",
+            shown "`/var/lib/ringfence` for root, else `ringfence` below `XDG_STATE_HOME`";
+
+        /// What makes the sandboxes: `auto` takes the best that is there
+        backend: BackendChoice = BackendChoice::Auto, "backend" "NAME";
+
+        /// Who may call: `keys` for those with a key, `off` for everybody
+        auth: Auth = Auth::Keys, "auth" "WAY", shorthand "no-auth" = "off";
+
+        /// Leaves sandboxes running when the server stops, to be found by the next one
+        keep: bool = false, "keep" "";
+    }
+
+    /// Sessions: how many, and for how long
+    sessions: Sessions {
+        /// Sessions at one time
+        max: u64 = 256, "max-sessions" "N", within 1..=100_000;
+
+        /// Sessions of each key at one time
+        max_per_key: Option<u64> = None, "max-sessions-per-key" "N",
+            check |n: &Option<u64>| n.is_none_or(|n| (1..=100_000).contains(&n))
+                => "a whole number from 1 to 100000, or none";
+
+        /// Sum of the memory limits of all sessions at one time
+        max_memory: Option<Size> = None, "max-memory" "SIZE",
+            check |size: &Option<Size>| size.is_none_or(|size| size >= Size(16 * MIB))
+                => "a size of 16 MiB or more, or none";
+
+        /// Time without a request after which a session is destroyed
+        idle_timeout: Duration = s(900), "idle-timeout" "TIME",
+            alias "SANDBOX_SESSION_IDLE_TIMEOUT", within s(1)..=s(30 * 86_400);
+
+        /// Age at which a session is destroyed
+        max_lifetime: Duration = s(7200), "max-lifetime" "TIME",
+            alias "SANDBOX_SESSION_MAX_LIFETIME", within s(1)..=s(365 * 86_400);
+
+        /// Time between two looks for sessions that are over
+        gc_interval: Duration = s(10), "gc-interval" "TIME",
+            alias "SANDBOX_SESSION_GC_INTERVAL", within s(1)..=s(30);
+
+        /// Longest idle timeout and lifetime that callers may ask for
+        longest_timeout: Duration = s(7200), "longest-timeout" "TIME",
+            within s(1)..=s(365 * 86_400);
+    }
+
+    /// Limits of each sandbox, unless its caller asks for others
+    limits: Limits {
+        /// Memory of the whole sandbox
+        memory: Size = Size(1536 * MIB), "memory" "SIZE",
+            alias "SANDBOX_RUNNER_MEMORY_MB" "m", within Size(16 * MIB)..=MOST;
+
+        /// Processors, such as 0.5
+        cpus: f64 = 1.0, "cpus" "N", within 0.01..=1024.0;
+
+        /// Processes at one time
+        pids: u64 = 256, "pids" "N", within 4..=1 << 20;
+
+        /// Size of the workspace
+        workspace: Size = Size(512 * MIB), "workspace-size" "SIZE", within Size(MIB)..=MOST;
+
+        /// Size of /tmp
+        tmp: Size = Size(128 * MIB), "tmp-size" "SIZE", within Size(64 * KIB)..=MOST;
+
+        /// Size of the largest file
+        file_size: Size = Size(256 * MIB), "file-size" "SIZE",
+            alias "SANDBOX_RUNNER_FSIZE_MB" "m", within Size(4 * KIB)..=MOST;
+
+        /// Open files of each process
+        open_files: u64 = 256, "open-files" "N",
+            alias "SANDBOX_RUNNER_NOFILE", within 32..=1 << 20;
+
+        /// Seconds of processor time of each call
+        cpu_seconds: u64 = 120, "cpu-time" "SECONDS",
+            alias "SANDBOX_RUNNER_CPU_SECONDS", within 1..=1_000_000;
+
+        /// Bytes of each output stream; more is counted and dropped
+        output: Size = Size(MIB), "output" "SIZE",
+            alias "SANDBOX_RUNNER_MAX_OUTPUT_BYTES", within Size(KIB)..=Size(1024 * MIB);
+
+        /// Time of a call that names none, on our own routes
+        wall_clock: Duration = s(60), "timeout" "TIME",
+            alias "SANDBOX_RUNNER_WALL_CLOCK_SECONDS", within s(1)..=s(86_400);
+
+        /// Takes the nearest limit that can be enforced, and says so, instead of failing
+        prefer: bool = false, "prefer" "";
+    }
+
+    /// What is in each sandbox
+    sandbox: Sandbox {
+        /// The Python interpreter; none is the first python3 on the search path
+        python: Option<PathBuf> = None, "python" "FILE";
+
+        /// A packages environment made by `ringfence env add`
+        env_name: Option<String> = None, "env-name" "NAME",
+            check |name: &Option<String>| name.as_deref().is_none_or(is_environment)
+                => "the name of an environment, or none";
+
+        /// Where the files of a session lie
+        workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
+    }
+
+    /// What callers may ask for
+    policy: Policy {
+        /// Host folders that callers may mount, with what is below: PATH[:ro|:rw]
+        mounts: Vec<AllowedMount> = Vec::new(), "allow-mount" "PATH";
+
+        /// Allows the host's own network, with everything on it
+        host_network: bool = false, "allow-host-network" "";
+
+        /// Where tool callbacks may go: hosts, networks or starts of URLs; none is anywhere but
+        /// to link-local, metadata, multicast and unspecified addresses
+        callbacks: Vec<CallbackRule> = Vec::new(), "allow-callback" "TARGET";
+    }
+
+    /// The HTTP server
+    http: Http {
+        /// Size of the largest request body that is not an upload
+        max_body: Size = Size(32 * MIB), "max-body" "SIZE", within Size(KIB)..=Size(1024 * MIB);
+
+        /// Size of the largest upload
+        max_upload: Size = Size(100_000_000), "max-upload" "SIZE", within Size(KIB)..=MOST;
+
+        /// Size of all headers of a request
+        max_headers: Size = Size(64 * KIB), "max-headers" "SIZE",
+            within Size(8 * KIB)..=Size(MIB);
+
+        /// Connections at one time
+        max_connections: u64 = 1024, "max-connections" "N", within 1..=1_000_000;
+
+        /// Requests of each key in a second; 0 is no limit
+        requests_per_second: f64 = 0.0, "requests-per-second" "N",
+            check |n: &f64| *n == 0.0 || (0.001..=1e6).contains(n)
+                => "a number from 0.001 to 1000000, or 0 for no limit";
+
+        /// Requests of each key at once, before the rate counts; none is those of one second
+        burst: Option<u64> = None, "burst" "N",
+            check |n: &Option<u64>| n.is_none_or(|n| (1..=1_000_000).contains(&n))
+                => "a whole number from 1 to 1000000, or none";
+
+        /// Time that the headers of a request may take
+        header_timeout: Duration = s(10), "header-timeout" "TIME", within s(1)..=s(3600);
+
+        /// Time without a byte of a body after which the client is cut off
+        body_timeout: Duration = s(30), "body-timeout" "TIME", within s(1)..=s(3600);
+
+        /// Time without a reader after which a command is cancelled
+        reader_grace: Duration = s(30), "reader-grace" "TIME", within s(0)..=s(86_400);
+
+        /// Time that running requests have to end when the server stops
+        drain: Duration = s(30), "drain" "TIME", within s(0)..=s(86_400);
+    }
+
+    /// The log
+    log: Log {
+        /// How its lines look
+        format: LogFormat = LogFormat::Text, "log-format" "FORMAT";
+
+        /// The least that is worth a line
+        level: LogLevel = LogLevel::Info, "log-level" "LEVEL";
+    }
+
+    /// The record of who did what
+    audit: Audit {
+        /// File to which each call adds a line of JSON
+        file: Option<PathBuf> = None, "audit-file" "FILE";
+
+        /// Records the code and the commands too
+        code: bool = false, "audit-code" "";
+    }
+
+    /// Traces and metrics
+    otlp: Otlp {
+        /// Collector to send them to, over HTTP
+        endpoint: Option<Endpoint> = None, "otlp-endpoint" "URL";
+    }
+}
+
+fn is_environment(name: &str) -> bool {
+    ringfence_core::plan::check_environment(name).is_ok()
+}
+
+impl Config {
+    /// Whether somebody set this, so that it must hold: a default may be held by the nearest means.
+    #[allow(dead_code, reason = "for the server")]
+    pub(crate) fn is_set(&self, key: &str) -> bool {
+        debug_assert!(SETTINGS.iter().any(|setting| setting.key == key), "{key}");
+        self.set.contains(key)
+    }
+}
