@@ -3,6 +3,7 @@
 mod cli;
 mod config;
 mod embedded;
+mod keys;
 mod settings;
 
 use std::process::ExitCode;
