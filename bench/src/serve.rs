@@ -33,6 +33,7 @@ impl Server {
         let most = (sessions + CLIENTS + 16).to_string();
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error"])
+            .args(["--python", PYTHON])
             .args(["--max-sessions", &most, "--state-dir"])
             .arg(state)
             .stdin(Stdio::null())
