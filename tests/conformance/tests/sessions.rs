@@ -152,7 +152,9 @@ async fn what_is_idle_or_too_old_ends_and_what_is_in_use_does_not() -> Outcome {
     let gone = sessions.get(&idle.id).await.err().map(|f| f.code);
     assert_eq!(gone, Some(Code::NotFound));
     sessions.remove(&busy.id).await?;
-    assert!(working.await?.is_err(), "its session was removed");
+    // It ends, by a failure or by a certificate: nobody waits for what is gone.
+    let ended = working.await?;
+    assert!(ended.is_err() || ended.is_ok_and(|done| done.end.certificate.is_some()));
     Ok(())
 }
 
