@@ -98,7 +98,8 @@ impl Guest {
         builder
             .http2()
             .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(16 << 20)
+            // Only streams are held back: one that nobody reads must not stop the others.
+            .initial_connection_window_size(1 << 30)
             .max_concurrent_streams(1024);
         // A stream that breaks ends its connection and nothing else.
         let _ = builder.serve_connection(TokioIo::new(io), service).await;
