@@ -1,6 +1,10 @@
 //! The client of a guest. What comes back was written by something hostile until proven otherwise:
 //! sizes are bounded, JSON is parsed strictly, and nothing is trusted to end.
 
+mod jobs;
+
+pub use jobs::is_name;
+
 use crate::backend::Io;
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
