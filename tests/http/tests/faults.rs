@@ -25,7 +25,7 @@ fn sandboxes(state: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(state).into_iter().flatten().flatten();
     entries
         .map(|entry| entry.path())
-        .filter(|path| path.is_dir() && !path.to_string_lossy().contains("/."))
+        .filter(|path| path.is_dir())
         .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("sbx-")))
         .collect()
 }
