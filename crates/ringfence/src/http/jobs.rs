@@ -309,6 +309,10 @@ impl EndObject {
             end: end.clone(),
         }
     }
+
+    pub(super) fn return_code(&self) -> i32 {
+        self.return_code
+    }
 }
 
 /// One stream of a job's output: `text`, or `base64` where it is none.

@@ -10,6 +10,7 @@ mod kernels;
 mod policy;
 mod presence;
 mod problem;
+mod pty;
 mod readers;
 mod run;
 mod serve;
@@ -40,6 +41,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(job::signal))
         .routes(routes!(job::resize))
         .routes(routes!(job::stdin))
+        .routes(routes!(pty::join))
+        .routes(routes!(pty::open))
         .routes(routes!(kernels::list))
         .routes(routes!(kernels::put, kernels::show, kernels::remove))
         .routes(routes!(kernels::interrupt))
