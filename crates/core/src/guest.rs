@@ -28,9 +28,12 @@ const ANSWER_LIMIT: usize = 160 << 20;
 /// Most bytes of one line of a stream of events.
 const LINE_LIMIT: usize = 32 << 20;
 
-/// Most bytes of one answer that wait here for their reader. Answers hold back each other by
-/// nothing else: whoever reads slowly must not stop the rest.
-const STREAM_WINDOW: u32 = 512 << 10;
+/// Bytes of one answer that are taken before anybody reads it.
+const STREAM_WINDOW: u32 = 1 << 20;
+
+/// The most that HTTP/2 knows: over a thousand answers that nobody reads must not keep another from
+/// coming. It is a promise and takes no memory; what can be held is one window for each request.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// How often a guest that owes an answer is asked whether it is there, and how long it may take to
 /// say so.
@@ -68,7 +71,7 @@ impl GuestClient {
     pub async fn connect(io: Box<dyn Io>) -> Result<Self, Failure> {
         let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(1 << 30)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWER)

@@ -8,9 +8,9 @@ use ringfence_proto::{Code, Failure, OutputQuery, PtySize, Stdin, StdinQuery};
 use rustix::io::Errno;
 use rustix::termios::Winsize;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// One end of a pipe or a terminal, never blocking.
@@ -103,10 +103,15 @@ pub(crate) fn set_input(job: &Job, input: Input) {
 /// Writes all of it, as fast as the command reads.
 pub(crate) async fn write_all(channel: &Channel, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
-        let count = channel
-            .async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
-            .await?;
-        bytes = &bytes[count..];
+        let mut ready = channel.writable().await?;
+        let closed = ready.ready().is_write_closed();
+        match ready.try_io(|fd| Ok(rustix::io::write(fd, bytes)?)) {
+            Ok(Err(e)) if e.kind() == ErrorKind::Interrupted => {}
+            Ok(count) => bytes = &bytes[count?..],
+            // A terminal that its last user has left takes no more, and is ready for ever.
+            Err(_) if closed => return Err(ErrorKind::BrokenPipe.into()),
+            Err(_) => {}
+        }
     }
     Ok(())
 }
