@@ -41,6 +41,9 @@ pub const WORKSPACE: &str = "/workspace";
 /// Default number of bytes of each output stream that a result carries inline.
 pub const OUTPUT_LIMIT: u64 = 1 << 20;
 
+/// Most bytes of each output stream that may be asked for inline.
+pub const OUTPUT_LIMIT_MAX: u64 = 64 << 20;
+
 /// Most bytes of each output stream that the guest keeps for later reading, the inline ones
 /// included: the first `output_limit` bytes, and a ring of this size for the latest ones.
 pub const OUTPUT_RING: u64 = 4 << 20;
