@@ -252,8 +252,7 @@ impl GuestClient {
         let accept = Some("application/x-ndjson");
         let answer = self.send(method, path, json_body(body)?, accept);
         let response = by(deadline, async { checked(answer.await?).await }).await?;
-        let last = |event: &Event| matches!(event, Event::End(_));
-        Ok(Box::pin(lines(response.into_body(), deadline, last)))
+        Ok(Box::pin(lines(response.into_body(), deadline, is_end)))
     }
 
     async fn send(
@@ -374,6 +373,11 @@ fn odd_status(status: StatusCode) -> Failure {
         Code::Unavailable,
         format!("the sandbox answered with status {status}"),
     )
+}
+
+/// A job's last event.
+fn is_end(event: &Event) -> bool {
+    matches!(event, Event::End(_))
 }
 
 /// Splits a body into lines, each one event, until the last; a line over the limit ends the stream.
