@@ -3,7 +3,6 @@
 use super::file::{self, Stamp};
 use super::{Key, Keys, now};
 use ringfence_core::Failure;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,8 +25,10 @@ pub(crate) struct KeyStore {
 #[cfg_attr(not(test), allow(dead_code, reason = "for the server"))]
 struct State {
     keys: Arc<Keys>,
-    /// The version that was read last, good or not; none where there was no file.
+    /// The version that these keys are of; none where there was no file.
     stamp: Option<Stamp>,
+    /// The version that was complained of.
+    spoilt: Option<Option<Stamp>>,
     looked: Instant,
 }
 
@@ -56,6 +57,7 @@ impl KeyStore {
             state: Mutex::new(State {
                 keys: Arc::new(keys.unwrap_or_default()),
                 stamp,
+                spoilt: None,
                 looked: Instant::now(),
             }),
         })
@@ -76,25 +78,25 @@ impl KeyStore {
         state.keys.clone()
     }
 
+    /// What can't be read is tried again at each look: it may have been for want of a descriptor,
+    /// and then a key that was removed must not stay for ever.
     fn follow(&self, state: &mut State) {
-        let stamp = match std::fs::metadata(&self.path) {
-            Ok(metadata) => Some(Stamp::of(&metadata)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            // Not knowable now; the next look may be luckier.
-            Err(_) => return,
-        };
-        if stamp == state.stamp {
+        let metadata = std::fs::metadata(&self.path).ok();
+        let stamp = metadata.as_ref().map(Stamp::of);
+        if stamp.is_some() && stamp == state.stamp {
             return;
         }
         match file::read(&self.path).map(Option::unzip) {
             Ok((keys, stamp)) => {
                 state.keys = Arc::new(keys.unwrap_or_default());
                 state.stamp = stamp;
+                state.spoilt = None;
             }
-            Err(failure) => {
-                state.stamp = stamp;
+            Err(failure) if state.spoilt != Some(stamp) => {
+                state.spoilt = Some(stamp);
                 (self.complain)(&failure);
             }
+            Err(_) => {}
         }
     }
 }

@@ -79,19 +79,19 @@ fn the_key_itself_is_kept_nowhere() {
 #[test]
 fn a_key_that_has_expired_opens_nothing() {
     let state = tempfile::tempdir().unwrap();
-    let expires = Some(now() + 1000);
+    let end = now() + 1000;
     let (secret, _) = add(
         state.path(),
         NewKey {
-            expires,
+            expires: Some(end),
             ..new("one")
         },
     )
     .unwrap();
     let keys = load(state.path());
     assert!(keys.find(&secret).is_some());
-    assert!(keys.find_at(&secret, now() + 998).is_some());
-    assert!(keys.find_at(&secret, expires.unwrap()).is_none());
+    assert!(keys.find_at(&secret, end - 1).is_some());
+    assert!(keys.find_at(&secret, end).is_none());
     let expires = Some(now());
     let (late, key) = add(
         state.path(),
@@ -199,6 +199,22 @@ fn a_spoilt_file_leaves_the_last_good_keys() {
     fs::write(&file, good).unwrap();
     let (two, _) = add(state.path(), new("two")).unwrap();
     assert!(store.find(&two).is_some(), "and it goes on");
+}
+
+/// What could not be read once is tried again, also when the file itself stays as it is: a server
+/// that was out of descriptors must not miss that a key was removed.
+#[test]
+fn a_file_that_could_not_be_read_is_tried_again() {
+    let state = tempfile::tempdir().unwrap();
+    let (store, said) = store(state.path());
+    let file = path(state.path());
+    let (one, _) = add(state.path(), new("one")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o620)).unwrap();
+    assert!(store.find(&one).is_none());
+    assert!(store.find(&one).is_none());
+    assert_eq!(said.lock().unwrap().len(), 1);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(store.find(&one).is_some());
 }
 
 #[test]
@@ -331,4 +347,21 @@ fn keys_of_sessions_stay_what_they_are() {
         SessionKeys::open(state.path()).unwrap().of("sbx_1"),
         "rfs_540b0482a2ae7bbf4b3c234de5a105d97fa817e9a269d6f7d771ff6ad088b418"
     );
+}
+
+/// Root may make keys for a server that runs as somebody else.
+#[test]
+fn files_of_keys_belong_to_the_owner_of_the_folder() {
+    if !crate::settings::is_root() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(state.path(), Some(4321), Some(4321)).unwrap();
+    add(state.path(), new("one")).unwrap();
+    SessionKeys::open(state.path()).unwrap();
+    for entry in fs::read_dir(state.path()).unwrap() {
+        let file = entry.unwrap().path();
+        let owner = fs::metadata(&file).unwrap().uid();
+        assert_eq!((owner, mode(&file)), (4321, 0o600), "{}", file.display());
+    }
 }
