@@ -2,6 +2,7 @@
 
 use super::extract::Body;
 use super::problem::{Answer, Problem, ProblemBody};
+use super::run::Work;
 use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
@@ -149,7 +150,7 @@ fn infrastructure(
 
 async fn python(
     app: &App,
-    session: &Session,
+    session: &Arc<Session>,
     code: String,
     timeout_ms: u64,
 ) -> Result<ExecResult, Failure> {
@@ -160,12 +161,13 @@ async fn python(
         cpu_seconds: Some(app.config.limits.cpu_seconds),
         ..RunRequest::default()
     };
-    session.guest().await?.run(MAIN, &request).await
+    let kernel = MAIN.to_owned();
+    app.run(session, Work::Run { kernel, request }).await
 }
 
 async fn bash(
     app: &App,
-    session: &Session,
+    session: &Arc<Session>,
     command: String,
     timeout_ms: u64,
 ) -> Result<ExecResult, Failure> {
@@ -173,5 +175,5 @@ async fn bash(
     request.timeout_ms = Some(timeout_ms);
     request.output_limit = Some(app.config.limits.output.0);
     request.limits.cpu_seconds = Some(app.config.limits.cpu_seconds);
-    session.guest().await?.exec(&request).await
+    app.run(session, Work::Exec(request)).await
 }
