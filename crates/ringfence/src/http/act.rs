@@ -2,7 +2,6 @@
 //! are, and the log, the metrics, the audit file and the trace have it.
 
 use super::audit::Audit;
-use super::problem::Answer;
 use super::seen;
 use super::state::Caller;
 use ringfence_core::proto::{Certificate, Exit, JobEnd};
@@ -38,6 +37,7 @@ pub(super) struct Said {
     pub status: Option<u16>,
     /// The outcome is told by somebody who lives longer than the handler.
     later: bool,
+    refused: Option<Failure>,
     told: bool,
 }
 
@@ -78,6 +78,17 @@ impl Act {
         if !said.later {
             said.outcome.get_or_insert(outcome);
         }
+    }
+
+    /// The session that its path names.
+    pub(super) fn names(&self, session: &SessionId) {
+        self.trace.record("session", session.as_str());
+        self.lock().session = Some(session.to_string());
+    }
+
+    /// Why it was not done, where it could not be recorded.
+    pub(super) fn refused(&self) -> Option<Failure> {
+        self.lock().refused.clone()
     }
 
     /// Adds the kind that a route stands for, where the handler said nothing better.
@@ -145,14 +156,11 @@ pub(super) fn by(caller: &Caller) {
 
 /// The session that it is about.
 pub(crate) fn about(session: &SessionId) {
-    now(|act| {
-        act.trace.record("session", session.as_str());
-        act.lock().session = Some(session.to_string());
-    });
+    now(|act| act.names(session));
 }
 
 /// It is about to run this code, or this command: an error where that can't be recorded.
-pub(crate) fn runs(kind: &'static str, code: &str) -> Answer<()> {
+pub(crate) fn runs(kind: &'static str, code: &str) -> Result<(), Failure> {
     now(|act| {
         act.trace.record("kind", kind);
         let said = {
@@ -164,12 +172,13 @@ pub(crate) fn runs(kind: &'static str, code: &str) -> Answer<()> {
             said.clone()
         };
         match &act.audit {
-            Some(audit) => audit.begin(act, &said),
+            Some(audit) => audit.begin(act, &said).inspect_err(|failure| {
+                act.lock().refused = Some(failure.clone());
+            }),
             None => Ok(()),
         }
     })
-    .unwrap_or(Ok(()))?;
-    Ok(())
+    .unwrap_or(Ok(()))
 }
 
 /// The hash of what was uploaded, or fetched.

@@ -18,7 +18,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 /// Lines that are kept while they can't be written.
@@ -227,7 +227,7 @@ fn kind(method: &Method, route: &str) -> Option<&'static str> {
 
 /// Knows what a route does, and refuses it while that can't be recorded.
 pub(crate) async fn record(State(app): State<App>, request: Request, next: Next) -> Response {
-    let Some(act) = request.extensions().get::<std::sync::Arc<Act>>() else {
+    let Some(act) = request.extensions().get::<Arc<Act>>().cloned() else {
         return next.run(request).await;
     };
     let route = request.extensions().get::<MatchedPath>();
@@ -239,5 +239,10 @@ pub(crate) async fn record(State(app): State<App>, request: Request, next: Next)
             return Problem::from(failure).into_response();
         }
     }
-    next.run(request).await
+    let answer = next.run(request).await;
+    // Whatever the route made of it.
+    match act.refused() {
+        Some(failure) => Problem::from(failure).into_response(),
+        None => answer,
+    }
 }

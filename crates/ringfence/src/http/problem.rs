@@ -115,6 +115,9 @@ impl IntoResponse for Problem {
             code: code.name().to_owned(),
             hint,
         };
-        (status, Json(body)).into_response()
+        let mut answer = (status, Json(body)).into_response();
+        // For those who count.
+        answer.extensions_mut().insert(code);
+        answer
     }
 }

@@ -4,6 +4,7 @@ use super::act::Act;
 use super::problem::Problem;
 use super::state::App;
 use super::traces;
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -121,7 +122,12 @@ fn request_id(request: &Request) -> String {
 }
 
 /// Watches a request from its beginning to its answer.
-pub(crate) async fn observe(State(app): State<App>, params: Option<RawPathParams>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn observe(
+    State(app): State<App>,
+    params: Result<RawPathParams, RawPathParamsRejection>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let id = request_id(&request);
     let matched = request.extensions().get::<MatchedPath>().cloned();
     // A template, never what somebody made up: there is one series for each.

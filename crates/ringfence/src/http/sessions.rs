@@ -167,12 +167,13 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     Body(body): Body<Create>,
 ) -> Answer<Response> {
-    caller.may(Scope::Use)?;
+    caller.may_beyond(Scope::Use)?;
     let new = body.resolve(&app, &caller)?;
     let (session, found) = app.sessions.create(new).await?;
+    super::act::about(&session.id);
     let _use = session.begin();
     let mut object = SessionObject::of(&session).await;
-    object.session_key = None;
+    object.session_key = Some(app.gate.session_key(&session.id));
     let status = match found {
         Found::Made => StatusCode::CREATED,
         Found::There => StatusCode::OK,
@@ -217,9 +218,7 @@ pub(crate) async fn remove(
     match app.sessions.get(&id).await {
         // One of somebody else is not there for this caller.
         Ok(session) if !caller.sees(&session) => return Ok(StatusCode::NO_CONTENT),
-        Err(_) if caller.owner.is_some() && caller.scope < Scope::Admin => {
-            return Ok(StatusCode::NO_CONTENT);
-        }
+        Err(_) if !caller.sees_all() => return Ok(StatusCode::NO_CONTENT),
         _ => {}
     }
     // The caller may go away; the session goes all the same.
