@@ -1,5 +1,9 @@
 //! Sessions over HTTP. One file per group of routes.
 
+mod act;
+mod audit;
+mod auth;
+mod connection;
 mod events;
 mod exec;
 mod extract;
@@ -7,21 +11,35 @@ mod health;
 mod job;
 mod jobs;
 mod kernels;
+mod limits;
 mod policy;
 mod presence;
 mod problem;
 mod pty;
 mod readers;
 mod run;
+mod seen;
 mod serve;
 mod sessions;
 mod state;
+mod traces;
+mod watched;
 
+pub(crate) use audit::Audit;
+pub(crate) use auth::Gate;
+pub(crate) use health::fold;
 pub(crate) use presence::Presence;
+pub(crate) use seen::{reaped, start as start_metrics};
 pub(crate) use serve::{Listener, serve};
 pub(crate) use state::App;
+pub(crate) use traces::{TARGET as TRACE, Traces};
+pub(crate) use watched::Watched;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state as layer;
+use http::StatusCode;
+use problem::Problem;
+use ringfence_core::{Code, Failure};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -48,6 +66,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(kernels::interrupt))
         .routes(routes!(kernels::interrupt_main))
         .routes(routes!(health::health))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics))
 }
 
 /// Everything that is served.
@@ -56,9 +76,21 @@ pub(crate) fn router(app: App) -> Router {
     Router::new()
         .merge(routes.clone())
         .nest("/v1", routes)
-        .layer(axum::middleware::from_fn_with_state(
-            app.clone(),
-            state::authenticate,
-        ))
+        .fallback(nothing)
+        .method_not_allowed_fallback(not_so)
+        // The last one is the first that a request meets.
+        .layer(layer(app.clone(), audit::record))
+        .layer(layer(app.clone(), limits::guard))
+        .layer(layer(app.clone(), auth::authenticate))
+        .layer(layer(app.clone(), seen::observe))
         .with_state(app)
+}
+
+async fn nothing() -> Problem {
+    Failure::new(Code::NotFound, "there is nothing at this path").into()
+}
+
+async fn not_so() -> Problem {
+    let failure = Failure::new(Code::NotFound, "this path does not know this method");
+    Problem::from(failure).with_status(StatusCode::METHOD_NOT_ALLOWED)
 }

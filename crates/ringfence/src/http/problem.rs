@@ -122,7 +122,11 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        let code = self.failure.code;
         let (status, body) = self.into_parts();
-        (status, Json(body)).into_response()
+        let mut answer = (status, Json(body)).into_response();
+        // For those who count.
+        answer.extensions_mut().insert(code);
+        answer
     }
 }

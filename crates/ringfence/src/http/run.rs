@@ -1,6 +1,7 @@
 //! Jobs that are started and waited for, so that neither a broken connection to the guest nor a
 //! caller that goes away decides what becomes of them: see [`super::readers`].
 
+use super::act;
 use super::problem::Problem;
 use super::readers::{Reader, Unread};
 use super::state::App;
@@ -9,6 +10,7 @@ use ringfence_core::proto::{
     Command, ExecRequest, ExecResult, JobInfo, JobState, OnDisconnect, RunRequest, WaitQuery,
 };
 use ringfence_core::{Code, Failure, GuestClient, Session};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// How long one question after the end of a job waits for it.
@@ -83,18 +85,27 @@ impl Work {
         }
     }
 
+    /// What kind of work it is, and what is to run.
+    fn words(&self) -> (&'static str, Cow<'_, str>) {
+        match self {
+            Self::Run { request, .. } => ("code", Cow::Borrowed(&request.code)),
+            Self::Exec(request) => match &request.command {
+                Command::Argv(argv) => ("command", Cow::Owned(argv.join(" "))),
+                Command::Shell(text) | Command::Sh(text) => ("bash", Cow::Borrowed(text)),
+            },
+        }
+    }
+
     /// Whether a job that is there can be this one. The guest knows the beginning of its words.
     fn is(&self, info: &JobInfo) -> bool {
-        let (words, kernel) = match self {
-            Self::Run { kernel, request } => (request.code.clone(), Some(kernel)),
-            Self::Exec(request) => match &request.command {
-                Command::Argv(argv) => (argv.join(" "), None),
-                Command::Shell(text) | Command::Sh(text) => (text.clone(), None),
-            },
+        let (_, words) = self.words();
+        let kernel = match self {
+            Self::Run { kernel, .. } => Some(kernel),
+            Self::Exec(_) => None,
         };
         let same = match info.command.strip_suffix('…') {
             Some(start) => words.starts_with(start),
-            None => words == info.command,
+            None => *words == info.command,
         };
         same && info.kernel.as_ref() == kernel
     }
@@ -132,6 +143,19 @@ impl App {
         work: &Work,
         job: &str,
     ) -> Result<ExecResult, Failure> {
+        let (kind, words) = work.words();
+        act::runs(kind, &words)?;
+        let done = self.run_noted(session, work, job).await;
+        act::ended(done.as_ref().map(|result| &result.end));
+        done
+    }
+
+    async fn run_noted(
+        &self,
+        session: &Arc<Session>,
+        work: &Work,
+        job: &str,
+    ) -> Result<ExecResult, Failure> {
         let guest = session.guest().await?;
         let failure = match work.whole(&guest).await {
             Ok(result) => return Ok(result),
@@ -157,6 +181,8 @@ impl App {
         work: &Work,
         job: &str,
     ) -> Result<(JobInfo, Start), Failure> {
+        let (kind, words) = work.words();
+        act::runs(kind, &words)?;
         let guest = session.guest().await?;
         match work.start(&guest).await {
             Ok(info) => Ok((info, Start::New)),

@@ -7,9 +7,9 @@ use axum::extract::{Extension, Path, State};
 use axum::response::IntoResponse;
 use axum::{Json, response::Response};
 use http::StatusCode;
+use ringfence_core::proto::KernelRequest;
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
 use ringfence_core::spec::{SandboxSpec, Workspace};
-use ringfence_core::proto::KernelRequest;
 use ringfence_core::{Enforced, Failure, Limits, Session};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -175,12 +175,13 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     Body(body): Body<Create>,
 ) -> Answer<Response> {
-    caller.may(Scope::Use)?;
+    caller.may_beyond(Scope::Use)?;
     let new = body.resolve(&app, &caller)?;
     let (session, found) = app.sessions.create(new).await?;
+    super::act::about(&session.id);
     let _use = session.begin();
     let mut object = SessionObject::of(&session).await;
-    object.session_key = None;
+    object.session_key = Some(app.gate.session_key(&session.id));
     let status = match found {
         Found::Made => StatusCode::CREATED,
         Found::There => StatusCode::OK,
@@ -225,16 +226,16 @@ pub(crate) async fn remove(
     match app.sessions.get(&id).await {
         // One of somebody else is not there for this caller.
         Ok(session) if !caller.sees(&session) => return Ok(StatusCode::NO_CONTENT),
-        Err(_) if caller.owner.is_some() && caller.scope < Scope::Admin => {
-            return Ok(StatusCode::NO_CONTENT);
-        }
+        Err(_) if !caller.sees_all() => return Ok(StatusCode::NO_CONTENT),
         _ => {}
     }
     // The caller may go away; the session goes all the same.
     let sessions = Arc::clone(&app.sessions);
     tokio::spawn(async move { sessions.remove(&id).await })
         .await
-        .map_err(|e| Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e))??;
+        .map_err(|e| {
+            Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e)
+        })??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -328,7 +329,10 @@ pub(crate) async fn list(
         .label
         .iter()
         .flat_map(|text| text.split(','))
-        .map(|one| one.split_once('=').map_or((one, None), |(n, v)| (n, Some(v))))
+        .map(|one| {
+            one.split_once('=')
+                .map_or((one, None), |(n, v)| (n, Some(v)))
+        })
         .collect();
     let fits = |session: &Session| {
         let after = query.after.as_deref();
