@@ -78,7 +78,10 @@ impl Text {
             }
         }
         if let Some(shell) = result.end.shell.as_deref().filter(|s| !s.ends_with("bash")) {
-            add_line(&mut stderr, &format!("[there is no bash here: run by {shell}]"));
+            add_line(
+                &mut stderr,
+                &format!("[there is no bash here: run by {shell}]"),
+            );
         }
         Self {
             stdout,

@@ -1,5 +1,7 @@
 //! A real server on a port of its own, for tests.
 
+pub mod events;
+
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io::{BufRead as _, BufReader};
@@ -154,7 +156,9 @@ impl Server {
 
     pub async fn tool(&self, session: &str, tool: &str, input: &Value) -> Outcome<Value> {
         let body = json!({"tool": tool, "input": input});
-        let (status, answer) = self.post(&format!("/sessions/{session}/exec"), &body).await?;
+        let (status, answer) = self
+            .post(&format!("/sessions/{session}/exec"), &body)
+            .await?;
         if status != 200 {
             return Err(format!("exec: {status} {answer}").into());
         }

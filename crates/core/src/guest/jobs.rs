@@ -39,7 +39,11 @@ impl GuestClient {
     }
 
     /// The result of a job that has ended.
-    pub async fn result(&self, job: &str, output_limit: Option<u64>) -> Result<ExecResult, Failure> {
+    pub async fn result(
+        &self,
+        job: &str,
+        output_limit: Option<u64>,
+    ) -> Result<ExecResult, Failure> {
         #[derive(Serialize)]
         struct Query {
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +92,8 @@ impl GuestClient {
 
     /// Kills whatever is left of a job and forgets it.
     pub async fn remove_job(&self, job: &str) -> Result<(), Failure> {
-        self.tell(Method::DELETE, &format!("/jobs/{job}"), &()).await
+        self.tell(Method::DELETE, &format!("/jobs/{job}"), &())
+            .await
     }
 
     pub async fn kernels(&self) -> Result<Vec<KernelInfo>, Failure> {

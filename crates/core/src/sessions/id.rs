@@ -82,7 +82,14 @@ mod tests {
         let id = SessionId::random().unwrap();
         assert_eq!(SessionId::of_sandbox(&id.sandbox()), Some(id.clone()));
         assert!(id.as_str().len() <= 64);
-        for bad in ["", "sbx_", "sbx_../..", "run-0011", &format!("{id}0"), &id.as_str().to_uppercase()] {
+        for bad in [
+            "",
+            "sbx_",
+            "sbx_../..",
+            "run-0011",
+            &format!("{id}0"),
+            &id.as_str().to_uppercase(),
+        ] {
             assert!(SessionId::try_from(bad.to_owned()).is_err(), "{bad}");
         }
     }

@@ -77,8 +77,8 @@ fn start_log(config: &Config) {
 fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     match config.backend {
         BackendChoice::Auto | BackendChoice::Native => {
-            let program = std::env::current_exe()
-                .map_err(|e| Failure::io("cannot find this program", &e))?;
+            let program =
+                std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
             let native = Native::new(
                 native::Config {
                     state: config.state_dir.clone(),
@@ -147,7 +147,10 @@ async fn reap(app: App) {
                 }
             }
             Err(failure) => {
-                tracing::error!(detail = failure.detail, "cannot look for sessions that are over: {failure}");
+                tracing::error!(
+                    detail = failure.detail,
+                    "cannot look for sessions that are over: {failure}"
+                );
             }
         }
     }

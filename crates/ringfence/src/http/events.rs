@@ -233,7 +233,10 @@ impl Follower {
                     "stdout" => self.at.stdout = to,
                     _ => self.at.stderr = to,
                 }
-                self.push("skipped", &json!({"stream": stream, "from": from, "to": to}));
+                self.push(
+                    "skipped",
+                    &json!({"stream": stream, "from": from, "to": to}),
+                );
             }
             Event::Result { index, rich } => {
                 self.at.results = index.saturating_add(1);
@@ -299,7 +302,15 @@ mod tests {
     fn ids_are_three_numbers() {
         let at = parsed("1.2.3").unwrap();
         assert_eq!((at.stdout, at.stderr, at.results), (1, 2, 3));
-        for bad in ["", "1", "1.2", "1.2.3.4", "a.b.c", "-1.0.0", "1.2.99999999999"] {
+        for bad in [
+            "",
+            "1",
+            "1.2",
+            "1.2.3.4",
+            "a.b.c",
+            "-1.0.0",
+            "1.2.99999999999",
+        ] {
             assert!(parsed(bad).is_none(), "{bad}");
         }
     }

@@ -97,7 +97,11 @@ pub(crate) async fn exec(
     };
     if !(1.0..=120.0).contains(&body.timeout_seconds) {
         let message = "must be between 1 and 120";
-        return Err(Problem::at(&["body", "timeout_seconds"], message, "value_error"));
+        return Err(Problem::at(
+            &["body", "timeout_seconds"],
+            message,
+            "value_error",
+        ));
     }
     let tool_use_id = match body.tool_use_id {
         Some(id) => id,

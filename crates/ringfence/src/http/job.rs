@@ -209,7 +209,11 @@ pub(crate) async fn result(
     let limit = query.output_limit;
     if limit.is_some_and(|limit| limit > OUTPUT_LIMIT_MAX) {
         let message = format!("must be at most {OUTPUT_LIMIT_MAX}");
-        return Err(Problem::at(&["query", "output_limit"], message, "value_error"));
+        return Err(Problem::at(
+            &["query", "output_limit"],
+            message,
+            "value_error",
+        ));
     }
     let session = place(&app, &caller, &path, Scope::Read).await?;
     let result = async { session.guest().await?.result(&path.1, limit).await };
@@ -344,7 +348,9 @@ impl Kept {
     /// The next bytes; none at the end and before a gap. Only `first` jumps over one.
     async fn pull(&mut self, first: bool) -> Result<Bytes, Failure> {
         while self.at < self.to {
-            let Some(events) = &mut self.events else { break };
+            let Some(events) = &mut self.events else {
+                break;
+            };
             match events.next().await {
                 Some(Ok(Event::Stdout { offset, data } | Event::Stderr { offset, data })) => {
                     if offset != self.at {

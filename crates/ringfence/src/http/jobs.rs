@@ -210,10 +210,17 @@ impl NewJob {
         if self.env.len() > WORDS {
             return Err(wrong("env", format!("has at most {WORDS} variables")));
         }
-        if self.env.keys().any(|name| name.is_empty() || name.contains('=')) {
+        if self
+            .env
+            .keys()
+            .any(|name| name.is_empty() || name.contains('='))
+        {
             return Err(wrong("env", "a variable's name is not empty and has no ="));
         }
-        words("env", self.env.iter().flat_map(|(name, value)| [name, value]))?;
+        words(
+            "env",
+            self.env.iter().flat_map(|(name, value)| [name, value]),
+        )?;
         if let Some(cwd) = &self.cwd {
             words("cwd", [cwd])?;
             if !(1..=4096).contains(&cwd.len()) {
@@ -221,7 +228,10 @@ impl NewJob {
             }
         }
         if self.pty.is_some() && self.stdin.is_some() {
-            return Err(wrong("stdin", "a terminal has none: join it at the job's pty"));
+            return Err(wrong(
+                "stdin",
+                "a terminal has none: join it at the job's pty",
+            ));
         }
         let mut request = ExecRequest::new(command);
         request.env = self.env;

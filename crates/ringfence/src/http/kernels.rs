@@ -57,7 +57,8 @@ pub(crate) struct NewKernel {
 
 impl NewKernel {
     fn resolve(self) -> Answer<KernelRequest> {
-        let wrong = |name: &str, message: &str| Problem::at(&["body", name], message, "value_error");
+        let wrong =
+            |name: &str, message: &str| Problem::at(&["body", name], message, "value_error");
         for (field, path) in [("python", &self.python), ("cwd", &self.cwd)] {
             let good = |path: &String| (1..=4096).contains(&path.len()) && !path.contains('\0');
             if path.as_ref().is_some_and(|path| !good(path)) {

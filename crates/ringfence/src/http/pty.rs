@@ -86,7 +86,14 @@ pub(crate) async fn join(
         return Err(Failure::new(Code::Conflict, message).hint(hint).into());
     }
     let reader = Reader::new(&app, &session, &path.1, Unread::of(info.detached));
-    Ok(attach(upgrade, &app, &session, path.1, query.offset, reader))
+    Ok(attach(
+        upgrade,
+        &app,
+        &session,
+        path.1,
+        query.offset,
+        reader,
+    ))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -354,7 +361,10 @@ async fn typed(
     let reading = async {
         loop {
             let Ok(message) = tokio::time::timeout(SILENCE, stream.next()).await else {
-                return Over::Wrong(Farewell::new(close_code::POLICY, "nothing came for too long"));
+                return Over::Wrong(Farewell::new(
+                    close_code::POLICY,
+                    "nothing came for too long",
+                ));
             };
             let bytes = match message {
                 Some(Ok(Message::Binary(bytes))) => bytes,

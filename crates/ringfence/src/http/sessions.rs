@@ -7,9 +7,9 @@ use axum::extract::{Extension, Path, State};
 use axum::response::IntoResponse;
 use axum::{Json, response::Response};
 use http::StatusCode;
+use ringfence_core::proto::KernelRequest;
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
 use ringfence_core::spec::{SandboxSpec, Workspace};
-use ringfence_core::proto::KernelRequest;
 use ringfence_core::{Enforced, Failure, Limits, Session};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -234,7 +234,9 @@ pub(crate) async fn remove(
     let sessions = Arc::clone(&app.sessions);
     tokio::spawn(async move { sessions.remove(&id).await })
         .await
-        .map_err(|e| Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e))??;
+        .map_err(|e| {
+            Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e)
+        })??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -328,7 +330,10 @@ pub(crate) async fn list(
         .label
         .iter()
         .flat_map(|text| text.split(','))
-        .map(|one| one.split_once('=').map_or((one, None), |(n, v)| (n, Some(v))))
+        .map(|one| {
+            one.split_once('=')
+                .map_or((one, None), |(n, v)| (n, Some(v)))
+        })
         .collect();
     let fits = |session: &Session| {
         let after = query.after.as_deref();
