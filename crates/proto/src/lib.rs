@@ -9,6 +9,7 @@ mod exec;
 mod failure;
 mod files;
 mod kernel;
+mod tools;
 
 pub use blob::Blob;
 pub use certificate::{Cause, Certificate, Ended, Survived};
@@ -24,6 +25,10 @@ pub use files::{
     ReadQuery, TarQuery, WriteQuery,
 };
 pub use kernel::{KernelInfo, KernelRequest, Rich, RunRequest};
+pub use tools::{
+    TOOL_CALLS, TOOL_INPUT_LIMIT, TOOL_REPLY_LIMIT, TOOLS, Tool, ToolCall, ToolEvent, ToolReply,
+    ToolsInfo, ToolsRequest,
+};
 
 use serde::{Deserialize, Serialize};
 
