@@ -174,10 +174,7 @@ fn admit(
         check_browser(gate, request).map_err(refused)?;
     }
     let path = request.uri().path();
-    if matches!(
-        path.strip_prefix("/v1").unwrap_or(path),
-        "/health" | "/ready"
-    ) {
+    if super::openapi::OPEN.contains(&path.strip_prefix("/v1").unwrap_or(path)) {
         return Ok(Caller::nobody());
     }
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0);

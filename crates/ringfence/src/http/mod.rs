@@ -12,6 +12,7 @@ mod job;
 mod jobs;
 mod kernels;
 mod limits;
+mod openapi;
 mod policy;
 mod presence;
 mod problem;
@@ -28,6 +29,8 @@ mod watched;
 pub(crate) use audit::Audit;
 pub(crate) use auth::Gate;
 pub(crate) use health::fold;
+#[cfg(test)]
+pub(crate) use openapi::text as description;
 pub(crate) use presence::Presence;
 pub(crate) use seen::{reaped, start as start_metrics};
 pub(crate) use serve::{Listener, serve};
@@ -68,6 +71,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
+        .routes(routes!(openapi::description))
+        .routes(routes!(openapi::page))
 }
 
 /// Everything that is served.

@@ -2,7 +2,7 @@
 //! JSON: `{"resize": {"rows", "cols"}}` from the client, `attached`, `skipped` and `ended` from
 //! here. A socket that drops is a reader that left: the job waits for it to come back.
 
-use super::extract::Query;
+use super::extract::{Path, Query};
 use super::job::place;
 use super::jobs::{EndObject, checked_size};
 use super::problem::{Answer, Problem, ProblemBody};
@@ -11,7 +11,7 @@ use super::run::{Work, broken};
 use super::state::{App, Caller, Scope};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
@@ -53,8 +53,6 @@ const LONGEST_MS: u64 = 86_400_000;
 pub(crate) struct JoinQuery {
     /// Where to begin with what was shown before; everything that is kept when absent.
     offset: u64,
-    /// A key, for browsers, which can send no headers with a WebSocket.
-    key: Option<String>,
 }
 
 /// Joins the terminal of a job, as a WebSocket.
@@ -107,8 +105,6 @@ pub(crate) struct OpenQuery {
     /// What runs in it; a login shell when absent.
     #[param(min_length = 1, max_length = 200_000)]
     command: Option<String>,
-    /// A key, for browsers, which can send no headers with a WebSocket.
-    key: Option<String>,
 }
 
 impl Default for OpenQuery {
@@ -117,7 +113,6 @@ impl Default for OpenQuery {
             rows: 24,
             cols: 80,
             command: None,
-            key: None,
         }
     }
 }
