@@ -26,7 +26,10 @@ fn sandboxes(state: &Path) -> Vec<PathBuf> {
     entries
         .map(|entry| entry.path())
         .filter(|path| path.is_dir())
-        .filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("sbx-")))
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with("sbx-"))
+        })
         .collect()
 }
 
@@ -51,12 +54,22 @@ fn children(pid: u32) -> Vec<i32> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let mut all = Vec::new();
     // Threads start processes too.
-    for entry in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let text = std::fs::read_to_string(entry.path().join("children")).unwrap_or_default();
-        all.extend(text.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        all.extend(
+            text.split_whitespace()
+                .filter_map(|pid| pid.parse::<i32>().ok()),
+        );
     }
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    all.extend(text.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    all.extend(
+        text.split_whitespace()
+            .filter_map(|pid| pid.parse::<i32>().ok()),
+    );
     all.sort_unstable();
     all.dedup();
     all
@@ -72,7 +85,9 @@ async fn a_killed_server_loses_nobody() -> Outcome {
         .session_with(&json!({"max_lifetime_seconds": 1}))
         .await?;
     let pid = guest(&state, &expired)?;
-    first.code(&id, "x = 41; open('f', 'w').write('kept')").await?;
+    first
+        .code(&id, "x = 41; open('f', 'w').write('kept')")
+        .await?;
     // In the middle of a call, of creations and of deletions.
     let doomed = first.session().await?;
     let (url, http) = (first.url.clone(), first.http.clone());
@@ -110,10 +125,18 @@ async fn a_killed_server_loses_nobody() -> Outcome {
     assert!(!is_alive(pid));
     // What was cut off half way is not half there.
     for folder in sandboxes(&state) {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
+        let name = folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .replace('-', "_");
         let (status, answer) = second.get(&format!("/sessions/{name}")).await?;
         if status == 200 {
-            assert_eq!(second.code(&name, "print(1)").await?["stdout"], "1", "{answer}");
+            assert_eq!(
+                second.code(&name, "print(1)").await?["stdout"],
+                "1",
+                "{answer}"
+            );
         }
     }
     assert!(second.stop()?.success());
@@ -150,7 +173,9 @@ async fn two_servers_serve_every_session() -> Outcome {
     assert!(first.stop()?.success());
     assert_eq!(second.code(&id, "print(x)").await?["stdout"], "2");
     assert_eq!(second.code(&other, "print(3)").await?["stdout"], "3");
-    second.ask("DELETE", &format!("/sessions/{other}"), None).await?;
+    second
+        .ask("DELETE", &format!("/sessions/{other}"), None)
+        .await?;
     Ok(())
 }
 
@@ -162,7 +187,9 @@ async fn a_session_removed_by_one_server_is_gone_for_the_other() -> Outcome {
     let second = Server::start_on(&state, &[], &[])?;
     let id = first.session().await?;
     assert_eq!(second.code(&id, "print(1)").await?["stdout"], "1");
-    first.ask("DELETE", &format!("/sessions/{id}"), None).await?;
+    first
+        .ask("DELETE", &format!("/sessions/{id}"), None)
+        .await?;
     let body = json!({"tool": "code_execution", "input": {"code": "print(1)"}});
     let (status, answer) = second.post(&format!("/sessions/{id}/exec"), &body).await?;
     assert_eq!(status, 404, "{answer}");
@@ -207,9 +234,16 @@ async fn more_sessions_than_allowed_are_refused_one_by_one() -> Outcome {
     }
     assert_eq!(statuses, [(201, 3), (503, 9997)].into());
     let (_, health) = server.get("/health").await?;
-    assert_eq!((&health["session_count"], &health["max_sessions"]), (&json!(3), &json!(3)));
+    assert_eq!(
+        (&health["session_count"], &health["max_sessions"]),
+        (&json!(3), &json!(3))
+    );
     let (_, refused) = server.post("/sessions", &json!({})).await?;
-    assert!(refused["detail"].as_str().is_some_and(|d| d.contains("too many sessions")));
+    assert!(
+        refused["detail"]
+            .as_str()
+            .is_some_and(|d| d.contains("too many sessions"))
+    );
     Ok(())
 }
 
@@ -217,10 +251,15 @@ async fn more_sessions_than_allowed_are_refused_one_by_one() -> Outcome {
 async fn a_killed_guest_is_told_and_its_files_come_back() -> Outcome {
     let server = Server::start(&["--workspace-in", "disk"])?;
     let id = server.session().await?;
-    server.code(&id, "x = 1; open('f', 'w').write('kept')").await?;
+    server
+        .code(&id, "x = 1; open('f', 'w').write('kept')")
+        .await?;
     server.bash(&id, "sync").await?;
     let pid = guest(&server.state, &id)?;
-    let running = server.code(&id, "open('began', 'w').close()\nimport time\nwhile True: time.sleep(0.01)");
+    let running = server.code(
+        &id,
+        "open('began', 'w').close()\nimport time\nwhile True: time.sleep(0.01)",
+    );
     let killing = async {
         until(async || Ok(server.bash(&id, "ls began").await?["return_code"] == 0)).await?;
         kill(pid);
@@ -229,11 +268,19 @@ async fn a_killed_guest_is_told_and_its_files_come_back() -> Outcome {
     let (cut, killed): (Outcome<Value>, Outcome) = tokio::join!(running, killing);
     killed?;
     let cut = cut?;
-    assert_eq!((&cut["error_code"], &cut["return_code"]), (&json!("unavailable"), &json!(-1)));
-    let after = server.code(&id, "print(open('f').read(), 'x' in globals())").await?;
+    assert_eq!(
+        (&cut["error_code"], &cut["return_code"]),
+        (&json!("unavailable"), &json!(-1))
+    );
+    let after = server
+        .code(&id, "print(open('f').read(), 'x' in globals())")
+        .await?;
     assert_eq!(after["stdout"], "kept False", "{after}");
     let told = after["stderr"].as_str().unwrap_or_default();
-    assert!(told.contains("started again") && told.contains("variables"), "{after}");
+    assert!(
+        told.contains("started again") && told.contains("variables"),
+        "{after}"
+    );
     Ok(())
 }
 
@@ -246,7 +293,8 @@ async fn a_killed_guest_with_files_in_memory_ends_its_session() -> Outcome {
     let path = format!("/sessions/{id}/exec");
     until(async || {
         let (status, answer) = server.post(&path, &body).await?;
-        let lost = status == 200 && answer["result_block"]["content"]["error_code"] == "unavailable";
+        let lost =
+            status == 200 && answer["result_block"]["content"]["error_code"] == "unavailable";
         assert!(status == 404 || lost, "{status} {answer}");
         Ok(status == 404)
     })
@@ -258,7 +306,9 @@ async fn a_killed_guest_with_files_in_memory_ends_its_session() -> Outcome {
 async fn a_killed_kernel_is_told_and_replaced() -> Outcome {
     let server = Server::start(&[])?;
     let id = server.session().await?;
-    let died = server.code(&id, "import os; os.kill(os.getpid(), 9)").await?;
+    let died = server
+        .code(&id, "import os; os.kill(os.getpid(), 9)")
+        .await?;
     assert_eq!(died["return_code"], -1, "{died}");
     assert!(!died["stderr"].as_str().unwrap_or_default().is_empty());
     assert_eq!(server.code(&id, "print(1)").await?["stdout"], "1");
@@ -270,14 +320,20 @@ async fn a_killed_launcher_is_replaced() -> Outcome {
     let server = Server::start(&[])?;
     let before = server.session().await?;
     let guest = guest(&server.state, &before)?;
-    for pid in children(server.pid()).into_iter().filter(|pid| *pid != guest) {
+    for pid in children(server.pid())
+        .into_iter()
+        .filter(|pid| *pid != guest)
+    {
         kill(pid);
     }
     assert_eq!(server.code(&before, "print(1)").await?["stdout"], "1");
     // One that is asked for at the very moment may fail, with a clear answer.
     until(async || {
         let (status, answer) = server.post("/sessions", &json!({})).await?;
-        assert!(status == 201 || answer["detail"].is_string(), "{status} {answer}");
+        assert!(
+            status == 201 || answer["detail"].is_string(),
+            "{status} {answer}"
+        );
         Ok(status == 201)
     })
     .await
@@ -287,7 +343,8 @@ async fn a_killed_launcher_is_replaced() -> Outcome {
 async fn delete_during_exec_ends_it_with_a_clear_answer() -> Outcome {
     let server = Server::start(&[])?;
     let id = server.session().await?;
-    let body = json!({"tool": "bash_code_execution", "input": {"command": "touch began; sleep 1000"}});
+    let body =
+        json!({"tool": "bash_code_execution", "input": {"command": "touch began; sleep 1000"}});
     let path = format!("/sessions/{id}/exec");
     let running = server.post(&path, &body);
     let deleting = async {
@@ -299,8 +356,14 @@ async fn delete_during_exec_ends_it_with_a_clear_answer() -> Outcome {
     assert_eq!(deleted?.0, 204);
     let (status, answer) = cut?;
     let said = answer.to_string();
-    assert!(status == 404 || said.contains("unavailable"), "{status} {said}");
-    assert!(said.contains("ended") || said.contains("no session"), "{said}");
+    assert!(
+        status == 404 || said.contains("unavailable"),
+        "{status} {said}"
+    );
+    assert!(
+        said.contains("ended") || said.contains("no session"),
+        "{said}"
+    );
     assert!(sandboxes(&server.state).is_empty());
     Ok(())
 }
@@ -334,7 +397,8 @@ async fn impostor(answer: Option<&'static [u8]>) -> Outcome<Value> {
     });
     // The dead one is found at the start of a server: this one must not look for that first.
     let server = Server::start_on(&state, &["--gc-interval", "30"], &[])?;
-    let body = json!({"tool": "code_execution", "input": {"code": "print(1)"}, "timeout_seconds": 1});
+    let body =
+        json!({"tool": "code_execution", "input": {"code": "print(1)"}, "timeout_seconds": 1});
     let (status, answer) = server.post(&format!("/sessions/{id}/exec"), &body).await?;
     assert!(status == 404 || status == 200, "{status} {answer}");
     Ok(answer)
@@ -344,7 +408,10 @@ async fn impostor(answer: Option<&'static [u8]>) -> Outcome<Value> {
 async fn a_guest_that_answers_garbage_is_not_believed() -> Outcome {
     let answer = impostor(Some(b"HTTP/1.1 200 OK\r\n\r\nnonsense\0\xff\n")).await?;
     let text = answer.to_string();
-    assert!(text.contains("unavailable") || text.contains("not_found"), "{text}");
+    assert!(
+        text.contains("unavailable") || text.contains("not_found"),
+        "{text}"
+    );
     Ok(())
 }
 
@@ -353,7 +420,9 @@ async fn a_guest_that_never_answers_is_not_waited_for() -> Outcome {
     let answer = impostor(None).await?;
     let text = answer.to_string();
     assert!(
-        ["unavailable", "execution_time_exceeded", "not_found"].iter().any(|w| text.contains(w)),
+        ["unavailable", "execution_time_exceeded", "not_found"]
+            .iter()
+            .any(|w| text.contains(w)),
         "{text}"
     );
     Ok(())
@@ -366,7 +435,9 @@ async fn half_a_body_harms_nobody() -> Outcome {
     let id = server.session().await?;
     let address = server.url.trim_start_matches("http://");
     let mut cut = tokio::net::TcpStream::connect(address).await?;
-    let head = format!("POST /sessions/{id}/exec HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{{");
+    let head = format!(
+        "POST /sessions/{id}/exec HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{{"
+    );
     cut.write_all(head.as_bytes()).await?;
     // One that goes away, and one that stands still until it is cut off.
     drop(cut);
@@ -438,7 +509,10 @@ async fn out_of_descriptors_is_survived() -> Outcome {
     let mut made = 0;
     for _ in 0..60 {
         let (status, answer) = server.post("/sessions", &json!({})).await?;
-        assert!(status == 201 || answer["detail"].is_string(), "{status} {answer}");
+        assert!(
+            status == 201 || answer["detail"].is_string(),
+            "{status} {answer}"
+        );
         made += usize::from(status == 201);
     }
     assert!(made > 0);

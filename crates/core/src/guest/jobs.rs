@@ -60,7 +60,11 @@ impl GuestClient {
         let answer = self.send(Method::GET, &path, full(Bytes::new()), None);
         let deadline = Some(Instant::now() + GRACE);
         let response = by(deadline, async { super::checked(answer.await?).await }).await?;
-        Ok(Box::pin(super::lines(response.into_body(), None, super::is_end)))
+        Ok(Box::pin(super::lines(
+            response.into_body(),
+            None,
+            super::is_end,
+        )))
     }
 
     /// Ends a job; it stays known, and its end says why.
