@@ -5,7 +5,7 @@ use super::problem::{Answer, Problem, ProblemBody};
 use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
-use ringfence_core::blocks::{self, Text, Tool};
+use ringfence_core::blocks::{self, Asked, EditorCall, Text, Tool};
 use ringfence_core::plan::random_hex;
 use ringfence_core::proto::{Command, ExecRequest, ExecResult, RunRequest};
 use ringfence_core::sessions::MAIN;
@@ -13,7 +13,7 @@ use ringfence_core::{Code, Failure, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use utoipa::ToSchema;
 
 /// Most characters of code or of a command.
@@ -94,25 +94,30 @@ pub(crate) async fn exec(
         None => format!("srvtoolu_{}", random_hex::<12>()?),
     };
     let begun = Instant::now();
-    let timeout_ms = (body.timeout_seconds * 1000.0) as u64;
+    let asked = Asked {
+        timeout: Duration::from_secs_f64(body.timeout_seconds),
+        output: app.config.limits.output.0,
+    };
     let _use = session.begin();
     let done = match tool {
         Tool::Code => {
             let code = text(&body.input, "code")?.to_owned();
-            python(&app, &session, code, timeout_ms).await
+            let done = python(&app, &session, code, asked).await;
+            done.map(|done| told(tool, asked, &session, &done))
         }
         Tool::Bash => {
             let command = text(&body.input, "command")?.to_owned();
-            bash(&app, &session, command, timeout_ms).await
+            let done = bash(&app, &session, command, asked).await;
+            done.map(|done| told(tool, asked, &session, &done))
         }
-        Tool::TextEditor => return Err(Failure::invalid("not yet").into()),
+        Tool::TextEditor => {
+            let call = EditorCall::parse(&body.input)
+                .map_err(|bad| Problem::at(&["body", "input", bad.field], bad.message, bad.kind))?;
+            edit(&session, &call, asked).await
+        }
     };
     let content = match done {
-        Ok(result) => {
-            let news = session.take_news();
-            let text = Text::of(tool, &result, news.as_ref());
-            blocks::result(tool, &text, &[], &result.results)
-        }
+        Ok(content) => content,
         Err(failure) => infrastructure(&app, &session, tool, failure)?,
     };
     Ok(Json(ExecAnswer {
@@ -147,17 +152,35 @@ fn infrastructure(
     })
 }
 
+fn told(tool: Tool, asked: Asked, session: &Session, done: &ExecResult) -> Value {
+    let news = session.take_news();
+    let text = Text::of(tool, asked, done, news.as_ref());
+    blocks::result(tool, &text, &session.id, done)
+}
+
+async fn edit(session: &Session, call: &EditorCall, asked: Asked) -> Result<Value, Failure> {
+    let work = async { call.run(&session.guest().await?, asked.output).await };
+    tokio::time::timeout(asked.timeout, work)
+        .await
+        .unwrap_or_else(|_| {
+            let seconds = asked.timeout.as_secs_f64();
+            let message = format!("the editor timed out after {seconds}s");
+            Err(Failure::new(Code::DeadlineExceeded, message))
+        })
+}
+
 async fn python(
     app: &App,
     session: &Session,
     code: String,
-    timeout_ms: u64,
+    asked: Asked,
 ) -> Result<ExecResult, Failure> {
     let request = RunRequest {
         code,
-        timeout_ms: Some(timeout_ms),
-        output_limit: Some(app.config.limits.output.0),
+        timeout_ms: Some(asked.timeout.as_millis() as u64),
+        output_limit: Some(asked.output),
         cpu_seconds: Some(app.config.limits.cpu_seconds),
+        report_files: true,
         ..RunRequest::default()
     };
     session.guest().await?.run(MAIN, &request).await
@@ -167,11 +190,12 @@ async fn bash(
     app: &App,
     session: &Session,
     command: String,
-    timeout_ms: u64,
+    asked: Asked,
 ) -> Result<ExecResult, Failure> {
     let mut request = ExecRequest::new(Command::Shell(command));
-    request.timeout_ms = Some(timeout_ms);
-    request.output_limit = Some(app.config.limits.output.0);
+    request.timeout_ms = Some(asked.timeout.as_millis() as u64);
+    request.output_limit = Some(asked.output);
     request.limits.cpu_seconds = Some(app.config.limits.cpu_seconds);
+    request.report_files = true;
     session.guest().await?.exec(&request).await
 }
