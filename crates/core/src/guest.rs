@@ -1,6 +1,10 @@
 //! The client of a guest. What comes back was written by something hostile until proven otherwise:
 //! sizes are bounded, JSON is parsed strictly, and nothing is trusted to end.
 
+mod jobs;
+
+pub use jobs::is_name;
+
 use crate::backend::Io;
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
@@ -23,6 +27,13 @@ const ANSWER_LIMIT: usize = 160 << 20;
 
 /// Most bytes of one line of a stream of events.
 const LINE_LIMIT: usize = 32 << 20;
+
+/// Bytes of one answer that are taken before anybody reads it.
+const STREAM_WINDOW: u32 = 1 << 20;
+
+/// The most that HTTP/2 knows: over a thousand answers that nobody reads must not keep another from
+/// coming. It is a promise and takes no memory; what can be held is one window for each request.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// How often a guest that owes an answer is asked whether it is there, and how long it may take to
 /// say so.
@@ -59,8 +70,8 @@ impl GuestClient {
     /// Speaks HTTP/2 on this stream.
     pub async fn connect(io: Box<dyn Io>) -> Result<Self, Failure> {
         let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(8 << 20)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWER)

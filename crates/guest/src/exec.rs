@@ -5,7 +5,7 @@ use crate::checks;
 use crate::files::Before;
 use crate::http::{self, Answer, Request};
 use crate::input::{Channel, Input, open_stdin, open_terminal, set_input, write_all};
-use crate::jobs::{self, Job, Stream, Tie};
+use crate::jobs::{self, Job, NewJob, Stream, Tie};
 use crate::launch::{self, Ended, Report, Spawn, Spawned};
 use crate::server::Guest;
 use crate::spawn::nonblocking;
@@ -30,9 +30,10 @@ pub(crate) async fn run(guest: &Arc<Guest>, request: Request) -> Answer {
     let streamed = jobs::wants_events(&request);
     let exec: ExecRequest = http::body(request).await?;
     let (on_disconnect, chosen) = (exec.on_disconnect, exec.id.is_some());
+    let transient = exec.transient;
     let before = before(guest, &exec).await;
     let (job, started) = start(guest, exec, before)?;
-    let tie = Tie::new(guest, &job, on_disconnect, chosen);
+    let tie = Tie::new(guest, &job, on_disconnect, chosen, transient);
     has_started(started).await?;
     jobs::follow(job, tie, streamed).await
 }
@@ -97,9 +98,14 @@ fn start(
         Command::Argv(argv) => argv.join(" "),
         Command::Shell(text) | Command::Sh(text) => text.clone(),
     };
-    let job = guest
-        .jobs
-        .add(exec.id.as_deref(), words, None, output_limit)?;
+    let job = guest.jobs.add(NewJob {
+        id: exec.id.as_deref(),
+        command: &words,
+        kernel: None,
+        output_limit,
+        detached: exec.detached,
+        pty: exec.pty.is_some(),
+    })?;
     match launch(guest, &job, exec, before) {
         Ok(started) => Ok((job, started)),
         Err(failure) => {

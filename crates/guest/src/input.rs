@@ -4,13 +4,13 @@ use crate::http::{self, Answer, Request};
 use crate::jobs::{self, Job};
 use crate::launch;
 use http_body_util::BodyExt as _;
-use ringfence_proto::{Code, Failure, OutputQuery, PtySize, Stdin};
+use ringfence_proto::{Code, Failure, OutputQuery, PtySize, Stdin, StdinQuery};
 use rustix::io::Errno;
 use rustix::termios::Winsize;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// One end of a pipe or a terminal, never blocking.
@@ -103,23 +103,30 @@ pub(crate) fn set_input(job: &Job, input: Input) {
 /// Writes all of it, as fast as the command reads.
 pub(crate) async fn write_all(channel: &Channel, mut bytes: &[u8]) -> std::io::Result<()> {
     while !bytes.is_empty() {
-        let count = channel
-            .async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, bytes)?))
-            .await?;
-        bytes = &bytes[count..];
+        let mut ready = channel.writable().await?;
+        let closed = ready.ready().is_write_closed();
+        match ready.try_io(|fd| Ok(rustix::io::write(fd, bytes)?)) {
+            Ok(Err(e)) if e.kind() == ErrorKind::Interrupted => {}
+            Ok(count) => bytes = &bytes[count?..],
+            // A terminal that its last user has left takes no more, and is ready for ever.
+            Err(_) if closed => return Err(ErrorKind::BrokenPipe.into()),
+            Err(_) => {}
+        }
     }
     Ok(())
 }
 
 /// `POST /jobs/{id}/stdin`: the body goes to the command, and its end is the input's end.
 pub(crate) async fn stdin(job: &Arc<Job>, request: Request) -> Answer {
-    copy_input(job, request).await?;
+    let query: StdinQuery = http::query(&request)?;
+    copy_input(job, request, query).await?;
     http::empty()
 }
 
 /// Sends a request's body to the command, as fast as it reads. The end of the body closes a
-/// pipe; a body that breaks off does not, so that another can go on.
-async fn copy_input(job: &Job, request: Request) -> Result<(), Failure> {
+/// pipe; a body that breaks off does not, so that another can go on. At a terminal several may
+/// type: one whose connection hangs keeps nobody out.
+async fn copy_input(job: &Job, request: Request, query: StdinQuery) -> Result<(), Failure> {
     let conflict = |what: &str| Failure::new(Code::Conflict, format!("job {} {what}", job.id));
     let Ok(mut slot) = job.input.try_lock() else {
         return Err(conflict("has a writer already"));
@@ -128,26 +135,40 @@ async fn copy_input(job: &Job, request: Request) -> Result<(), Failure> {
         return Err(conflict("takes no input")
             .hint("start it with stdin `stream`, and write before it has ended"));
     };
+    let terminal = match input {
+        Input::Terminal(channel) => Some(Arc::clone(channel)),
+        Input::Pipe(_) => None,
+    };
+    if let Some(terminal) = terminal {
+        drop(slot);
+        return copy(job, &terminal, request).await;
+    }
+    let result = copy(job, input.channel(), request).await;
+    if job.has_ended() || (result.is_ok() && query.end) {
+        *slot = None;
+    }
+    result
+}
+
+/// Sends a request's body to the command until the body or the command ends.
+async fn copy(job: &Job, channel: &Channel, request: Request) -> Result<(), Failure> {
+    let conflict = |what: &str| Failure::new(Code::Conflict, format!("job {} {what}", job.id));
     let copy = async {
         let mut body = request.into_body();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|e| Failure::invalid("the input ended early").detail(e))?;
             if let Ok(bytes) = frame.into_data() {
-                write_all(input.channel(), &bytes)
+                write_all(channel, &bytes)
                     .await
                     .map_err(|e| conflict("reads no more input").detail(e))?;
             }
         }
         Ok(())
     };
-    let result = tokio::select! {
+    tokio::select! {
         result = copy => result,
         () = job.ended() => Err(conflict("has ended")),
-    };
-    if job.has_ended() || (result.is_ok() && matches!(*slot, Some(Input::Pipe(_)))) {
-        *slot = None;
     }
-    result
 }
 
 /// Stops a task when its owner goes away.
@@ -165,7 +186,7 @@ pub(crate) fn attach(job: Arc<Job>, request: Request) -> Answer {
     let writer = Arc::clone(&job);
     let task = tokio::spawn(async move {
         // The end of the answer tells the client all it needs.
-        let _ = copy_input(&writer, request).await;
+        let _ = copy_input(&writer, request, StdinQuery::default()).await;
     });
     let held = Abort(task.abort_handle());
     let output = jobs::raw_output(job, query.stdout, held);

@@ -15,6 +15,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+/// Requests of one connection at a time.
+const STREAMS: u32 = 1024;
+/// Bytes of a request's body that are taken before anybody reads it: the input of a command that
+/// doesn't read is held here.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// The most that HTTP/2 knows. It must be more than all streams together can hold, or bodies that
+/// nobody reads keep all others from being sent. It is a promise and takes no memory.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+const _: () = assert!(STREAMS as u64 * STREAM_WINDOW as u64 <= CONNECTION_WINDOW as u64);
+
 /// How a guest is set up; everything that differs between the places it runs in.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -97,9 +107,9 @@ impl Guest {
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         builder
             .http2()
-            .initial_stream_window_size(1 << 20)
-            .initial_connection_window_size(16 << 20)
-            .max_concurrent_streams(1024);
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(STREAMS);
         // A stream that breaks ends its connection and nothing else.
         let _ = builder.serve_connection(TokioIo::new(io), service).await;
     }

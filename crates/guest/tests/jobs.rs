@@ -83,7 +83,7 @@ async fn output_is_read_again_from_any_position() {
             .await
             .all()
             .await;
-        assert_eq!(events[0], Event::Started { id: "o".into() });
+        assert_eq!(events[0], Event::Started { id: "o".into(), detached: false });
         let mut out = Vec::new();
         for event in &events {
             if let Event::Stdout { offset, data } = event {
@@ -376,4 +376,38 @@ async fn health_counts_running_jobs() {
     client.delete("h").await;
     let health: ringfence_proto::Health = client.get("/health").await;
     assert_eq!(health.jobs, 0);
+}
+
+#[tokio::test]
+async fn a_terminal_that_is_left_with_unread_input_does_not_spin() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    let job = client
+        .job(json!({"command": {"shell": "stty raw -echo; echo ready; sleep 1000"}, "pty": {"rows": 9, "cols": 9}}))
+        .await;
+    let input = support::full(Bytes::from(vec![b'x'; 1 << 20]));
+    let path = format!("/jobs/{}/attach", job.id);
+    let mut answer = client.send(Method::POST, &path, None, input).await;
+    let mut text = Vec::new();
+    while !text.ends_with(b"ready\n") {
+        text.extend(answer.frame().await.unwrap().unwrap().into_data().unwrap());
+    }
+    let signal = json!({"signal": "KILL", "all": true});
+    client
+        .try_post(&format!("/jobs/{}/signal", job.id), signal)
+        .await
+        .unwrap();
+    let rest = answer.into_body().collect();
+    tokio::time::timeout(support::PATIENCE, rest)
+        .await
+        .expect("the guest hangs")
+        .unwrap();
+    assert!(matches!(
+        client.wait(&job.id).await.state,
+        JobState::Ended(_)
+    ));
+    assert_eq!(
+        &*client.shell("echo here").await.stdout.data.text(),
+        "here\n"
+    );
 }

@@ -78,6 +78,12 @@ pub struct ExecRequest {
     pub id: Option<String>,
     #[serde(default)]
     pub on_disconnect: OnDisconnect,
+    /// Nobody has to follow it; told again to whoever asks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
+    /// Forgotten once its result was answered with and nothing was cut from that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transient: bool,
     /// Whether the end says which files of the workspace were made or changed meanwhile.
     #[serde(default)]
     pub report_files: bool,
@@ -96,6 +102,8 @@ impl ExecRequest {
             pty: None,
             id: None,
             on_disconnect: OnDisconnect::Cancel,
+            detached: false,
+            transient: false,
             report_files: false,
         }
     }
@@ -169,9 +177,11 @@ pub struct ExecResult {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// First line: the job's id.
+    /// First line: the job's id, and whether nobody has to follow it.
     Started {
         id: String,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        detached: bool,
     },
     Stdout {
         offset: u64,
@@ -213,6 +223,12 @@ pub struct JobInfo {
     /// Process id in the sandbox, of the command itself.
     pub pid: i32,
     pub started_ms_ago: u64,
+    /// Nobody has to follow it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
+    /// It runs in a terminal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pty: bool,
     pub state: JobState,
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
@@ -233,6 +249,20 @@ pub struct OutputQuery {
 #[serde(deny_unknown_fields, default)]
 pub struct WaitQuery {
     pub timeout_ms: Option<u64>,
+}
+
+/// `POST /jobs/{id}/stdin`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StdinQuery {
+    /// Whether the end of the body is the end of the input; never that of a terminal's.
+    pub end: bool,
+}
+
+impl Default for StdinQuery {
+    fn default() -> Self {
+        Self { end: true }
+    }
 }
 
 /// `POST /jobs/{id}/signal`.

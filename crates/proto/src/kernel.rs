@@ -25,6 +25,7 @@ pub struct KernelInfo {
 }
 
 /// `POST /kernels/{name}/run`: one call in a persistent interpreter, started when absent.
+/// `POST /kernels/{name}/jobs`: the same, answered with its [`crate::JobInfo`] while it waits or runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunRequest {
@@ -37,6 +38,12 @@ pub struct RunRequest {
     /// Seconds of processor time for this call.
     pub cpu_seconds: Option<u64>,
     pub on_disconnect: crate::OnDisconnect,
+    /// Nobody has to follow it; told again to whoever asks.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub detached: bool,
+    /// Forgotten once its result was answered with and nothing was cut from that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub transient: bool,
     /// Whether the end says which files of the workspace were made or changed meanwhile.
     pub report_files: bool,
 }

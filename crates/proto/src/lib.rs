@@ -14,7 +14,7 @@ pub use blob::Blob;
 pub use certificate::{Cause, Certificate, Ended, Survived};
 pub use exec::{
     Command, Event, ExecRequest, ExecResult, Exit, JobEnd, JobInfo, JobState, OnDisconnect, Output,
-    OutputQuery, ProcessLimits, PtySize, SignalRequest, Stdin, WaitQuery, signal_name,
+    OutputQuery, ProcessLimits, PtySize, SignalRequest, Stdin, StdinQuery, WaitQuery, signal_name,
     signal_number,
 };
 pub use failure::{Code, Failure};

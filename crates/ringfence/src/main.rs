@@ -4,6 +4,7 @@ mod cli;
 mod config;
 mod embedded;
 mod http;
+mod keys;
 mod settings;
 
 use std::process::ExitCode;

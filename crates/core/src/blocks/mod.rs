@@ -7,7 +7,7 @@ mod editor;
 mod text;
 
 pub use editor::{BadInput, EditorCall};
-pub use text::{Asked, Text};
+pub use text::{Asked, Text, return_code};
 
 use crate::file_id::FileId;
 use crate::sessions::SessionId;

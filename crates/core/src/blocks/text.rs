@@ -1,7 +1,7 @@
 //! Output as text: newlines, cuts, and how a call ended, in words.
 
 use super::Tool;
-use ringfence_proto::{Cause, Certificate, Ended, ExecResult, Exit};
+use ringfence_proto::{Cause, Certificate, Ended, ExecResult, Exit, JobEnd};
 use std::time::Duration;
 
 /// What a command or a REPL call printed, as text, and how it ended.
@@ -45,18 +45,19 @@ impl Text {
         Self {
             stdout,
             stderr,
-            return_code: return_code(tool, done),
+            return_code: return_code(&done.end),
         }
     }
 }
 
-fn return_code(tool: Tool, done: &ExecResult) -> i32 {
-    let cause = done.end.certificate.as_ref().map(|c| c.cause);
-    match done.end.exit {
+/// One number for how something ended: its own, minus a signal's, or -1.
+pub fn return_code(end: &JobEnd) -> i32 {
+    let cause = end.certificate.as_ref().map(|c| c.cause);
+    match end.exit {
         _ if cause == Some(Cause::WallClock) => -1,
         Exit::Code(code) => code,
-        Exit::Signal(signal) if tool == Tool::Bash => signal.saturating_neg(),
-        Exit::Signal(_) | Exit::Lost => -1,
+        Exit::Signal(signal) => signal.saturating_neg(),
+        Exit::Lost => -1,
     }
 }
 
@@ -118,7 +119,7 @@ fn explain(certificate: &Certificate, timeout: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringfence_proto::{JobEnd, Output};
+    use ringfence_proto::Output;
 
     fn asked() -> Asked {
         Asked {
@@ -176,7 +177,6 @@ mod tests {
         let of = |tool, exit| Text::of(tool, asked(), &done(b"", 0, exit), None).return_code;
         assert_eq!(of(Tool::Bash, Exit::Signal(9)), -9);
         assert_eq!(of(Tool::Bash, Exit::Signal(i32::MIN)), i32::MAX);
-        assert_eq!(of(Tool::Code, Exit::Signal(9)), -1);
         assert_eq!(of(Tool::Code, Exit::Lost), -1);
         assert_eq!(of(Tool::Code, Exit::Code(3)), 3);
     }

@@ -278,7 +278,7 @@ impl Sessions {
 
     /// Frees the processes and the memory of a session and keeps its files.
     pub async fn suspend(&self, session: &Session) -> Result<(), Failure> {
-        self.backend.suspend(&session.plan.id).await
+        session.suspend().await
     }
 }
 

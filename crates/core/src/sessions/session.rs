@@ -234,6 +234,14 @@ impl Session {
         Ok(guest)
     }
 
+    /// Ends its processes and keeps its files.
+    pub(super) async fn suspend(&self) -> Result<(), Failure> {
+        // Nobody reaches it half way.
+        let mut slot = self.guest.lock().await;
+        *slot = None;
+        self.backend.suspend(&self.plan.id).await
+    }
+
     async fn reach(&self) -> Result<GuestClient, Failure> {
         let id = &self.plan.id;
         let mut pause = Duration::from_millis(1);

@@ -45,8 +45,8 @@ const CHUNK: usize = 256 << 10;
 /// takes.
 pub const TRANSFERS: usize = 4;
 
-/// Archives that wait for their turn at a time. What their clients have sent meanwhile counts
-/// against the window of a connection, which must have some left for those whose turn it is.
+/// Archives that wait for their turn at a time. What their clients have sent meanwhile is held in
+/// memory.
 const WAITING: usize = 8;
 
 /// How long an archive waits for a client that neither sends nor takes anything.

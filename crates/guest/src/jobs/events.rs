@@ -63,6 +63,7 @@ impl Follower {
                 self.phase = Phase::Middle;
                 return Some(line(&Event::Started {
                     id: self.job.id.clone(),
+                    detached: self.job.detached,
                 }));
             }
             Phase::Over => return None,

@@ -37,11 +37,24 @@ pub(crate) enum Stream {
     Stderr,
 }
 
+/// A job that is to be.
+pub(crate) struct NewJob<'a> {
+    /// Chosen by the caller.
+    pub(crate) id: Option<&'a str>,
+    pub(crate) command: &'a str,
+    pub(crate) kernel: Option<&'a str>,
+    pub(crate) output_limit: u64,
+    pub(crate) detached: bool,
+    pub(crate) pty: bool,
+}
+
 /// An exec or a REPL call.
 pub(crate) struct Job {
     pub(crate) id: String,
     command: String,
     kernel: Option<String>,
+    detached: bool,
+    pty: bool,
     pub(crate) started: Instant,
     state: Mutex<State>,
     /// Counts what has happened, for those who follow.
@@ -67,24 +80,20 @@ struct State {
 }
 
 impl Job {
-    fn new(
-        id: String,
-        command: String,
-        kernel: Option<String>,
-        output_limit: u64,
-        active: Active,
-    ) -> Arc<Self> {
+    fn new(id: String, new: NewJob<'_>, active: Active) -> Arc<Self> {
         Arc::new(Self {
             id,
-            command,
-            kernel,
+            command: shortened(new.command),
+            kernel: new.kernel.map(str::to_owned),
+            detached: new.detached,
+            pty: new.pty,
             started: Instant::now(),
             state: Mutex::new(State {
                 pid: 0,
                 supervisor: None,
                 terminal: None,
-                stdout: Log::new(output_limit, OUTPUT_RING),
-                stderr: Log::new(output_limit, OUTPUT_RING),
+                stdout: Log::new(new.output_limit, OUTPUT_RING),
+                stderr: Log::new(new.output_limit, OUTPUT_RING),
                 results: Vec::new(),
                 end: None,
                 asked_signal: None,
@@ -205,6 +214,8 @@ impl Job {
             kernel: self.kernel.clone(),
             pid: state.pid,
             started_ms_ago: self.started.elapsed().as_millis() as u64,
+            detached: self.detached,
+            pty: self.pty,
             state: match &state.end {
                 Some((end, _)) => JobState::Ended(Box::new(end.clone())),
                 None => JobState::Running,
@@ -212,6 +223,14 @@ impl Job {
             stdout_bytes: state.stdout.total(),
             stderr_bytes: state.stderr.total(),
         }
+    }
+
+    /// Whether a result can't hold all of its output.
+    fn is_cut(&self) -> bool {
+        let state = self.lock();
+        [&state.stdout, &state.stderr]
+            .into_iter()
+            .any(|log| log.total() > log.head().len() as u64)
     }
 
     /// The whole result of an ended job.
@@ -275,20 +294,14 @@ impl Jobs {
     }
 
     /// Makes a job with this id or a new one, and drops the oldest ended ones over the limits.
-    pub(crate) fn add(
-        &self,
-        id: Option<&str>,
-        command: String,
-        kernel: Option<String>,
-        output_limit: u64,
-    ) -> Result<Arc<Job>, Failure> {
-        if let Some(id) = id {
+    pub(crate) fn add(&self, new: NewJob<'_>) -> Result<Arc<Job>, Failure> {
+        if let Some(id) = new.id {
             checks::name("a job's id", id)?;
         }
         let mut list = self.lock();
         let list = &mut *list;
         let taken = |jobs: &[Arc<Job>], id: &str| jobs.iter().any(|job| job.id == id);
-        let id = match id {
+        let id = match new.id {
             Some(id) if taken(&list.jobs, id) => {
                 return Err(Failure::new(
                     Code::AlreadyExists,
@@ -312,7 +325,7 @@ impl Jobs {
             );
         }
         let active = self.activity.begin();
-        let job = Job::new(id, shortened(&command), kernel, output_limit, active);
+        let job = Job::new(id, new, active);
         list.jobs.push(Arc::clone(&job));
         Ok(job)
     }
@@ -396,6 +409,8 @@ pub(crate) struct Tie {
     on_disconnect: OnDisconnect,
     /// The caller chose the id and may come back for the result.
     keep: bool,
+    /// There is nothing to come back for when the result was whole.
+    transient: bool,
 }
 
 impl Tie {
@@ -404,12 +419,14 @@ impl Tie {
         job: &Arc<Job>,
         on_disconnect: OnDisconnect,
         chosen: bool,
+        transient: bool,
     ) -> Self {
         Self {
             guest: Arc::clone(guest),
             job: Arc::clone(job),
             on_disconnect,
             keep: chosen && on_disconnect == OnDisconnect::Keep,
+            transient,
         }
     }
 }
@@ -423,7 +440,7 @@ impl Drop for Tie {
         if !ended {
             self.job.cancel();
         }
-        if !self.keep {
+        if !self.keep || (ended && self.transient && !self.job.is_cut()) {
             self.guest.jobs.forget(&self.job);
         }
     }
@@ -489,6 +506,11 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
         (&Method::GET, [id, "result"]) => {
             let query: ResultQuery = http::query(&request)?;
             http::json(&jobs.get(id)?.result(query.output_limit)?)
+        }
+        (&Method::POST, [id, "cancel"]) => {
+            // Its end says so; what it left behind is not touched.
+            jobs.get(id)?.cancel();
+            http::empty()
         }
         (&Method::POST, [id, "signal"]) => {
             let job = jobs.get(id)?;

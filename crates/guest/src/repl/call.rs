@@ -69,11 +69,14 @@ pub(super) async fn run(
             match kernel.start(&guest, given_up(&job, &request, begun)).await {
                 Ok(process) => *slot = Some(process),
                 Err(NotStarted::Failed(failure)) => {
-                    guest.jobs.forget(&job);
-                    job.finish(end(Exit::Lost, begun.elapsed(), 0, 0, None));
-                    if let Some(started) = started.take() {
-                        let _ = started.send(Err(failure));
+                    let elapsed = begun.elapsed();
+                    let certificate = certificate::no_kernel(&failure);
+                    let told = started.take().map(|started| started.send(Err(failure)));
+                    if matches!(told, Some(Ok(()))) {
+                        guest.jobs.forget(&job);
                     }
+                    // Whoever did not wait for the start reads it in the end.
+                    job.finish(end(Exit::Lost, elapsed, 0, 0, Some(certificate)));
                     return;
                 }
                 Err(NotStarted::Stopped(stop)) => {

@@ -2,7 +2,7 @@
 
 use crate::certificates::{bytes, seconds};
 use crate::launch;
-use ringfence_proto::{Cause, Certificate, Ended, ProcessLimits, Survived, signal_name};
+use ringfence_proto::{Cause, Certificate, Ended, Failure, ProcessLimits, Survived, signal_name};
 use std::time::Duration;
 
 /// Why the guest put an end to a call.
@@ -66,6 +66,18 @@ pub(super) fn never_ran() -> Certificate {
         message: "the call was cancelled before it ran".to_owned(),
         ..interrupted(Some(Stop::Cancelled), Duration::ZERO)
     }
+}
+
+/// A call whose interpreter can't be started.
+pub(super) fn no_kernel(failure: &Failure) -> Certificate {
+    let next = failure.hint.as_deref().unwrap_or("see that it can start");
+    Certificate::new(
+        Cause::Exited,
+        Ended::Kernel,
+        format!("the call has not run: {failure}"),
+        false,
+        next,
+    )
 }
 
 /// A call that was stopped before its interpreter was ready.

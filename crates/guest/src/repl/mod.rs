@@ -8,7 +8,7 @@ mod process;
 
 use crate::checks;
 use crate::http::{self, Answer, Request};
-use crate::jobs::{self, Tie};
+use crate::jobs::{self, Job, NewJob, Tie};
 use crate::server::Guest;
 use ::http::Method;
 use certificate::Stop;
@@ -190,6 +190,9 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
             let streamed = jobs::wants_events(&request);
             run(guest, name, http::body(request).await?, streamed).await
         }
+        (&Method::POST, [name, "jobs"]) => {
+            start_job(guest, name, http::body(request).await?).await
+        }
         (&Method::POST, [name, "interrupt"]) => {
             guest
                 .kernels
@@ -282,21 +285,53 @@ async fn remove(guest: Arc<Guest>, kernel: Arc<Kernel>) {
 
 /// Runs a call; the answer is its result, or its events as they come.
 async fn run(guest: &Arc<Guest>, name: &str, request: RunRequest, streamed: bool) -> Answer {
+    let (on_disconnect, chosen) = (request.on_disconnect, request.id.is_some());
+    let transient = request.transient;
+    let (_, job, started) = begin(guest, name, request)?;
+    let tie = Tie::new(guest, &job, on_disconnect, chosen, transient);
+    has_started(started).await?;
+    jobs::follow(job, tie, streamed).await
+}
+
+/// Starts a call and answers when it runs, or at once where it has to wait for others.
+async fn start_job(guest: &Arc<Guest>, name: &str, request: RunRequest) -> Answer {
+    let (waits, job, started) = begin(guest, name, request)?;
+    if !waits {
+        has_started(started).await?;
+    }
+    http::json(&job.info())
+}
+
+/// Tells whether the interpreter of a call runs.
+type Started = oneshot::Receiver<Result<(), Failure>>;
+
+async fn has_started(started: Started) -> Result<(), Failure> {
+    let lost = |e| Failure::new(Code::Internal, "cannot run the call").detail(e);
+    started.await.map_err(lost)?
+}
+
+/// Puts a call into the line of its kernel, and says whether that is busy.
+fn begin(
+    guest: &Arc<Guest>,
+    name: &str,
+    request: RunRequest,
+) -> Result<(bool, Arc<Job>, Started), Failure> {
     let output_limit = checks::limits(request.output_limit, request.timeout_ms)?;
     if request.cpu_seconds == Some(0) {
         return Err(Failure::invalid("cpu_seconds is 0"));
     }
     let kernel = guest.kernels.get_or_make(name, KernelRequest::default())?;
-    let words = request.code.clone();
-    let id = request.id.as_deref();
-    let job = guest
-        .jobs
-        .add(id, words, Some(name.to_owned()), output_limit)?;
-    let tie = Tie::new(guest, &job, request.on_disconnect, id.is_some());
+    let job = guest.jobs.add(NewJob {
+        id: request.id.as_deref(),
+        command: &request.code,
+        kernel: Some(name),
+        output_limit,
+        detached: request.detached,
+        pty: false,
+    })?;
+    let waits = kernel.process.try_lock().is_err();
     let (sender, started) = oneshot::channel();
     let task = call::run(Arc::clone(guest), kernel, Arc::clone(&job), request, sender);
     tokio::spawn(task);
-    let lost = |e| Failure::new(Code::Internal, "cannot run the call").detail(e);
-    started.await.map_err(lost)??;
-    jobs::follow(job, tie, streamed).await
+    Ok((waits, job, started))
 }

@@ -124,7 +124,7 @@ impl Show {
 }
 
 /// Tells what looks like a mistake.
-fn warn(loaded: &Loaded) {
+pub(super) fn warn(loaded: &Loaded) {
     let mut stderr = anstream::stderr().lock();
     for warning in &loaded.warnings {
         let _ = writeln!(stderr, "\x1b[1;33mwarning:\x1b[0m {warning}");

@@ -451,7 +451,7 @@ fn size_of(path: &Path) -> u64 {
     entries.map(|entry| size_of(&entry.path())).sum()
 }
 
-fn ago(created: u64) -> String {
+pub(super) fn ago(created: u64) -> String {
     let then = UNIX_EPOCH + Duration::from_secs(created);
     let seconds = then.elapsed().unwrap_or_default().as_secs();
     match seconds {

@@ -7,6 +7,7 @@ mod docs;
 mod doctor;
 mod env;
 mod gc;
+mod key;
 mod launcher;
 mod man;
 mod output;
@@ -45,6 +46,7 @@ enum Verb {
     Doctor(doctor::Doctor),
     Env(env::Env),
     Config(config::Config),
+    Key(key::Key),
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
@@ -87,6 +89,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Doctor(doctor) => doctor.main(),
         Verb::Env(env) => env.main(),
         Verb::Config(config) => config.main(),
+        Verb::Key(key) => key.main(),
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),

@@ -23,6 +23,17 @@ pub(crate) struct ConfigArgs {
     pub flags: Flags,
 }
 
+impl ConfigArgs {
+    /// As if the flag of this setting had been given.
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
+        if let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) {
+            let values = vec![value.to_owned()];
+            let flag = setting.flag;
+            self.flags.insert(setting.key, Given { flag, values });
+        }
+    }
+}
+
 const FILE: &str = "config";
 
 /// Made only when the verb is asked for: other verbs start sooner without them.

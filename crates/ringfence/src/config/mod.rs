@@ -28,6 +28,7 @@ pub(crate) use types::{
 use crate::settings::{self, Environment};
 use ringfence_core::{Code, Failure};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What all names of ours in the environment start with.
 const OURS: &str = "RINGFENCE_";
@@ -35,7 +36,6 @@ const OURS: &str = "RINGFENCE_";
 /// The configuration, and how it came about.
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
-    #[allow(dead_code, reason = "for the server")]
     pub config: Config,
     /// Every setting, in the order of the table.
     pub shown: Vec<Shown>,
@@ -83,6 +83,11 @@ impl ConfigArgs {
             .map_err(|e| Failure::io(format!("cannot use {}", path.display()), &e))?;
         file::File::read(&path).map(Some)
     }
+}
+
+/// A time as people write it: `30`, `30s`, `5m`, `1.5h`.
+pub(crate) fn time(text: &str) -> Option<Duration> {
+    value::Value::from_text(text)
 }
 
 /// Every setting with its default.

@@ -1,7 +1,7 @@
 //! What holds for every setting, asked of the whole table.
 
-use super::args::Given;
 use super::*;
+use clap::Parser as _;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -38,16 +38,25 @@ fn load(flags: &[(&Setting, &str)], env: &[(&str, &str)], file: &str) -> Result<
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");
     std::fs::write(&path, file).unwrap();
-    let flags = flags.iter().map(|(setting, value)| {
-        let values = vec![(*value).to_owned()];
-        let flag = setting.flag;
-        (setting.key, Given { flag, values })
-    });
-    let args = ConfigArgs {
-        file: Some(path),
-        flags: flags.collect(),
-    };
-    args.load_in(&env.iter().copied().collect())
+    let words = flags
+        .iter()
+        .map(|(setting, value)| format!("--{}={value}", setting.flag));
+    let words = [format!("--config={}", path.display())]
+        .into_iter()
+        .chain(words);
+    typed(words).load_in(&env.iter().copied().collect())
+}
+
+#[derive(clap::Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Flags as somebody types them.
+fn typed(words: impl IntoIterator<Item = String>) -> ConfigArgs {
+    Line::try_parse_from(words).unwrap().config
 }
 
 fn setting(key: &str) -> &'static Setting {
@@ -413,4 +422,41 @@ fn a_file_that_is_named_must_be_there() {
         .load_in(&env.into_iter().collect())
         .unwrap_err();
     assert!(failure.message.contains("/nonexistent/y.toml"));
+}
+
+#[test]
+fn forms_of_flags() {
+    let config = |words: &[&str]| {
+        let words = words.iter().map(|word| (*word).to_owned());
+        let loaded = typed(words).load_in(&Environment::default());
+        loaded.unwrap().config
+    };
+    assert_eq!(config(&["--no-auth"]).auth, Auth::Off);
+    assert_eq!(config(&["--auth", "keys"]).auth, Auth::Keys);
+    assert!(config(&["--keep"]).keep);
+    assert!(
+        !config(&["--keep", "--keep=false"]).keep,
+        "the last one counts"
+    );
+    assert_eq!(
+        config(&["--max-sessions", "1", "--max-sessions", "2"])
+            .sessions
+            .max,
+        2
+    );
+    let here = std::env::current_dir().unwrap();
+    let mounts = config(&["--allow-mount", "a,b:rw", "--allow-mount", "/c"])
+        .policy
+        .mounts;
+    assert_eq!(
+        mounts[0].path,
+        here.join("a,b"),
+        "relative, and its comma is its own"
+    );
+    assert_eq!(mounts[1].path, Path::new("/c"));
+    assert_eq!(
+        config(&["--listen", "unix:x"]).listen,
+        Listen::Unix(here.join("x"))
+    );
+    assert_eq!(config(&["--state-dir", "x"]).state_dir, here.join("x"));
 }

@@ -2,6 +2,7 @@
 
 use super::extract::Body;
 use super::problem::{Answer, Problem, ProblemBody};
+use super::run::Work;
 use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
@@ -171,7 +172,7 @@ async fn edit(session: &Session, call: &EditorCall, asked: Asked) -> Result<Valu
 
 async fn python(
     app: &App,
-    session: &Session,
+    session: &Arc<Session>,
     code: String,
     asked: Asked,
 ) -> Result<ExecResult, Failure> {
@@ -183,12 +184,13 @@ async fn python(
         report_files: true,
         ..RunRequest::default()
     };
-    session.guest().await?.run(MAIN, &request).await
+    let kernel = MAIN.to_owned();
+    app.run(session, Work::Run { kernel, request }).await
 }
 
 async fn bash(
     app: &App,
-    session: &Session,
+    session: &Arc<Session>,
     command: String,
     asked: Asked,
 ) -> Result<ExecResult, Failure> {
@@ -197,5 +199,5 @@ async fn bash(
     request.output_limit = Some(asked.output);
     request.limits.cpu_seconds = Some(app.config.limits.cpu_seconds);
     request.report_files = true;
-    session.guest().await?.exec(&request).await
+    app.run(session, Work::Exec(request)).await
 }

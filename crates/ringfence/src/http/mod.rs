@@ -6,6 +6,8 @@ mod health;
 mod policy;
 mod presence;
 mod problem;
+mod readers;
+mod run;
 mod serve;
 mod sessions;
 mod state;

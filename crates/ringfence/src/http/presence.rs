@@ -12,7 +12,7 @@ pub(crate) struct Presence {
 
 impl Presence {
     pub(crate) fn announce(state: &Path) -> Result<Self, Failure> {
-        let path = state.join("serving");
+        let path = state.join(".serving");
         let what = || format!("cannot lock {}", path.display());
         let file = OpenOptions::new()
             .read(true)

@@ -14,6 +14,7 @@ pub(crate) struct App {
 pub(crate) struct Inner {
     pub sessions: Arc<Sessions>,
     pub config: crate::config::Config,
+    pub readers: super::readers::Readers,
 }
 
 impl std::ops::Deref for App {
@@ -76,7 +77,11 @@ impl Caller {
 
 impl App {
     pub(crate) fn new(sessions: Arc<Sessions>, config: crate::config::Config) -> Self {
-        let inner = Arc::new(Inner { sessions, config });
+        let inner = Arc::new(Inner {
+            sessions,
+            config,
+            readers: super::readers::Readers::default(),
+        });
         Self { inner }
     }
 

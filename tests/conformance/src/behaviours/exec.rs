@@ -2,13 +2,18 @@ use crate::{Outcome, Subject, Wrong, holds, same};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::Method;
-use ringfence_core::guest::full;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, StreamBody};
+use ringfence_core::guest::{Body, full, with_query};
 use ringfence_core::proto::{
     Blob, Cause, Command, Event, ExecRequest, Exit, JobInfo, JobState, OnDisconnect, PtySize,
-    SignalRequest, Stdin,
+    ReadQuery, SignalRequest, Stdin,
 };
 use ringfence_core::{Code, GuestClient};
 use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 fn shell(text: &str) -> ExecRequest {
     ExecRequest::new(Command::Shell(text.to_owned()))
@@ -85,6 +90,93 @@ pub(super) async fn streamed_input(s: &Subject) -> Outcome {
         .get(&format!("/jobs/{}/result", job.id), &())
         .await?;
     same!(result.stdout.data.text(), "got one\ntwo\n");
+    Ok(())
+}
+
+/// How many at a time: far more than the windows of a connection once held.
+const MANY: usize = 64;
+
+/// 8 MB in pieces; the counter says how many of them were taken.
+fn counted(taken: &Arc<AtomicUsize>) -> Body {
+    let taken = Arc::clone(taken);
+    let piece = Bytes::from(vec![b'x'; 64 << 10]);
+    let pieces = futures_util::stream::iter(0..128).map(move |_| {
+        taken.fetch_add(1, Ordering::Relaxed);
+        Ok(hyper::body::Frame::data(piece.clone()))
+    });
+    UnsyncBoxBody::new(StreamBody::new(pieces))
+}
+
+pub(super) async fn unread_input_blocks_nobody(s: &Subject) -> Outcome {
+    let mut sleep = ExecRequest::new(Command::Argv(vec!["sleep".into(), "1000".into()]));
+    sleep.stdin = Stdin::Stream;
+    let mut terminal = shell("stty raw; sleep 1000");
+    terminal.pty = Some(PtySize { rows: 9, cols: 9 });
+    let mut writers = Vec::new();
+    for n in 0..MANY {
+        let (request, route) = match n % 8 {
+            0 => (&terminal, "attach"),
+            _ => (&sleep, "stdin"),
+        };
+        let path = format!("/jobs/{}/{route}", s.guest.start(request).await?.id);
+        let (guest, taken) = (s.guest.clone(), Arc::new(AtomicUsize::new(0)));
+        let body = counted(&taken);
+        let writer = async move {
+            let answer = guest.stream(Method::POST, &path, body).await;
+            // The answer of an attached terminal is held until the end.
+            std::future::pending::<()>().await;
+            drop(answer);
+        };
+        writers.push((tokio::spawn(writer), taken));
+    }
+    // Each of them has filled its pipe and then some.
+    for _ in 0..1000 {
+        let full = |(_, taken): &(_, Arc<AtomicUsize>)| taken.load(Ordering::Relaxed) >= 4;
+        if writers.iter().all(full) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let counts = writers
+        .iter()
+        .map(|(_, taken)| taken.load(Ordering::Relaxed));
+    let counts: Vec<usize> = counts.collect();
+    holds!(counts.iter().all(|n| (4..100).contains(n)), counts);
+    // On the same connection, with a body that is larger than any window.
+    let mut cat = ExecRequest::new(Command::Argv(vec!["cat".into()]));
+    cat.stdin = Stdin::Bytes(Blob(vec![b'x'; 4 << 20]));
+    cat.timeout_ms = Some(20_000);
+    same!(s.guest.exec(&cat).await?.stdout.total, 4 << 20);
+    for (writer, _) in writers {
+        writer.abort();
+    }
+    Ok(())
+}
+
+pub(super) async fn unread_output_blocks_nobody(s: &Subject) -> Outcome {
+    s.shell("head -c 2000000 /dev/zero > file").await?;
+    let file = with_query("/files/content", &ReadQuery::new("file"))?;
+    let mut unread = Vec::new();
+    for n in 0..MANY {
+        if n % 8 == 0 {
+            let text = "head -c 2000000 /dev/zero; sleep 1000";
+            let events = s.guest.exec_events(&shell(text)).await?;
+            unread.push((Some(events), None));
+        } else {
+            let answer = s.guest.stream(Method::GET, &file, full(Bytes::new()));
+            unread.push((None, Some(answer.await?)));
+        }
+    }
+    let mut request = shell("head -c 3000000 /dev/zero");
+    request.output_limit = Some(4 << 20);
+    request.timeout_ms = Some(20_000);
+    same!(s.guest.exec(&request).await?.stdout.data.0.len(), 3_000_000);
+    // What was not read is still there.
+    for answer in unread.into_iter().filter_map(|(_, answer)| answer) {
+        let bytes = answer.into_body().collect().await;
+        let bytes = bytes.map_err(|e| Wrong(e.to_string()))?.to_bytes();
+        same!(bytes.len(), 2_000_000);
+    }
     Ok(())
 }
 

@@ -42,6 +42,8 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     behaviour!(exec::env_and_cwd),
     behaviour!(exec::standard_input),
     behaviour!(exec::streamed_input),
+    behaviour!(exec::unread_input_blocks_nobody),
+    behaviour!(exec::unread_output_blocks_nobody),
     behaviour!(exec::exit_codes_and_signals),
     behaviour!(exec::bytes_survive),
     behaviour!(exec::output_is_cut_and_counted),

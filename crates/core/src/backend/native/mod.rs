@@ -183,7 +183,10 @@ impl Native {
         let mut record = Record::new(plan.clone(), jail.cgroup.clone());
         self.store.write(&record)?;
         if plan.workspace == Workspace::Disk {
-            workspace::make_image(folder, plan.limits.workspace, jail.uid, jail.gid)?;
+            // No sandbox has a name with a dot.
+            let templates = self.config.state.join(".templates");
+            let size = plan.limits.workspace;
+            workspace::make_image(folder, &templates, size, jail.uid, jail.gid)?;
         }
         let pid = match self.launch(&plan.id, &jail) {
             Err(words) if owners_unsupported(&words, &jail) => {

@@ -320,8 +320,11 @@ impl Store {
             .map_err(|e| Failure::io(format!("cannot read {}", self.root.display()), &e))?;
         let mut ids: Vec<SandboxId> = entries
             .filter_map(|entry| {
-                let name = entry.ok()?.file_name().into_string().ok()?;
-                SandboxId::try_from(name).ok()
+                let entry = entry.ok()?;
+                // Servers keep files of their own here.
+                let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+                let name = entry.file_name().into_string().ok()?;
+                SandboxId::try_from(name).ok().filter(|_| is_folder)
             })
             .collect();
         ids.sort();

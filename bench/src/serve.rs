@@ -1,0 +1,290 @@
+//! `ringfence serve` over HTTP on loopback, against bare `/usr/bin/python3 -c 'print(1)'`.
+//!
+//! `cargo run --release -p ringfence-bench --bin bench-serve [ROUNDS [SESSIONS]]`: the calls take
+//! turns with bare Python, round by round; then eight clients create, exec and delete; then so many
+//! sessions (500 when absent, 0 for none) live at once, with a call to each.
+
+use serde_json::{Value, json};
+use std::error::Error;
+use std::io::{BufRead as _, BufReader, Read as _, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const PYTHON: &str = "/usr/bin/python3";
+const CLIENTS: usize = 8;
+
+/// A server of its own, ended with all of its sessions.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(state: &Path, sessions: usize) -> Result<Self> {
+        let program = std::env::current_exe()?.with_file_name("ringfence");
+        if !program.is_file() {
+            return Err(format!("build it first: {} is missing", program.display()).into());
+        }
+        let most = (sessions + CLIENTS + 16).to_string();
+        let mut child = Command::new(program)
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error"])
+            .args(["--python", PYTHON])
+            .args(["--max-sessions", &most, "--state-dir"])
+            .arg(state)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(child.stderr.take().ok_or("no stderr")?).lines();
+        let address = loop {
+            let line = lines.next().ok_or("the server ended")??;
+            if let Some(rest) = line.split("listening on http://").nth(1) {
+                break rest.split(' ').next().unwrap_or_default().to_owned();
+            }
+        };
+        std::thread::spawn(move || {
+            for line in lines.map_while(std::result::Result::ok) {
+                let _ = writeln!(anstream::stderr(), "{line}");
+            }
+        });
+        Ok(Self { child, address })
+    }
+
+    /// Private memory of the server's own process, in KiB.
+    fn memory(&self) -> Result<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
+        Ok(text
+            .lines()
+            .filter(|line| line.starts_with("Private_"))
+            .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+            .sum())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection that is kept alive.
+struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn new(server: &Server) -> Result<Self> {
+        let stream = TcpStream::connect(&server.address)?;
+        stream.set_nodelay(true)?;
+        let stream = BufReader::new(stream);
+        Ok(Self { stream })
+    }
+
+    fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<(u16, Value)> {
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        self.stream.get_mut().write_all(head.as_bytes())?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        let status = line.split(' ').nth(1).ok_or("no status")?.parse()?;
+        let mut length = 0;
+        loop {
+            line.clear();
+            self.stream.read_line(&mut line)?;
+            if line.trim().is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').ok_or("a bad header")?;
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse()?;
+            }
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body)?;
+        Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+    }
+
+    fn create(&mut self) -> Result<String> {
+        let (status, made) = self.ask("POST", "/sessions", "{}")?;
+        match made["session_id"].as_str() {
+            Some(id) if status == 201 => Ok(id.to_owned()),
+            _ => Err(format!("no session: {status} {made}").into()),
+        }
+    }
+
+    fn exec(&mut self, id: &str, body: &str, expected: &str) -> Result<()> {
+        let (status, done) = self.ask("POST", &format!("/sessions/{id}/exec"), body)?;
+        let content = &done["result_block"]["content"];
+        if status == 200 && content["stdout"] == expected && content["return_code"] == 0 {
+            return Ok(());
+        }
+        Err(format!("exec: {status} {done}").into())
+    }
+
+    fn delete(&mut self, id: &str) -> Result<()> {
+        match self.ask("DELETE", &format!("/sessions/{id}"), "")? {
+            (204, _) => Ok(()),
+            (status, said) => Err(format!("delete: {status} {said}").into()),
+        }
+    }
+}
+
+fn bare() -> Result<Duration> {
+    let start = Instant::now();
+    let status = Command::new(PYTHON)
+        .args(["-c", "print(1)"])
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()?;
+    match status.success() {
+        true => Ok(start.elapsed()),
+        false => Err("python3 failed".into()),
+    }
+}
+
+fn quantile(samples: &[Duration], q: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort();
+    let index = ((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1));
+    sorted.get(index).map_or(0.0, Duration::as_secs_f64) * 1000.0
+}
+
+/// How often eight threads can do it in a second, each `times` times.
+fn per_second(times: usize, work: impl Fn() -> Result<()> + Sync) -> Result<f64> {
+    let failed = AtomicUsize::new(0);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                for _ in 0..times {
+                    if let Err(error) = work() {
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        let _ = writeln!(anstream::stderr(), "{error}");
+                    }
+                }
+            });
+        }
+    });
+    let took = start.elapsed().as_secs_f64();
+    match failed.into_inner() {
+        0 => Ok((CLIENTS * times) as f64 / took),
+        failed => Err(format!("{failed} of {} failed", CLIENTS * times).into()),
+    }
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let rounds: usize = args.next().map_or(Ok(100), |text| text.parse())?;
+    let sessions: usize = args.next().map_or(Ok(500), |text| text.parse())?;
+    let home = std::env::temp_dir().join(format!("ringfence-serve-{}", std::process::id()));
+    std::fs::create_dir_all(&home)?;
+    let measured = measure(&home, rounds, sessions);
+    std::fs::remove_dir_all(&home)?;
+    measured
+}
+
+fn measure(home: &Path, rounds: usize, sessions: usize) -> Result<()> {
+    let server = Server::start(&home.join("state"), sessions)?;
+    let mut client = Client::new(&server)?;
+    let code = json!({"tool": "code_execution", "input": {"code": "print(1)"}}).to_string();
+    let bash = json!({"tool": "bash_code_execution", "input": {"command": "echo 1"}}).to_string();
+    let live = client.create()?;
+    let (mut base, mut first, mut call, mut shell) = (vec![], vec![], vec![], vec![]);
+    for round in 0..rounds + 3 {
+        let bare = bare()?;
+        let start = Instant::now();
+        let id = client.create()?;
+        client.exec(&id, &code, "1")?;
+        let fresh = start.elapsed();
+        client.delete(&id)?;
+        for _ in 0..10 {
+            let start = Instant::now();
+            client.exec(&live, &code, "1")?;
+            call.push(start.elapsed());
+        }
+        for _ in 0..5 {
+            let start = Instant::now();
+            client.exec(&live, &bash, "1\n")?;
+            shell.push(start.elapsed());
+        }
+        // The first rounds fill the caches of all of them.
+        if round < 3 {
+            call.clear();
+            shell.clear();
+            continue;
+        }
+        base.push(bare);
+        first.push(fresh);
+    }
+    client.delete(&live)?;
+    let mut out = anstream::stdout();
+    writeln!(out, "| over HTTP | p50 ms | p99 ms | ratio to bare | at most |")?;
+    writeln!(out, "|---|---|---|---|---|")?;
+    let unit = quantile(&base, 0.5);
+    for (name, samples, most) in [
+        ("python3 -c 'print(1)', bare", &base, ""),
+        ("create a session and get the first print(1)", &first, "1.6"),
+        ("REPL call print(1)", &call, "0.04"),
+        ("bash call echo 1", &shell, "0.30"),
+    ] {
+        let (p50, p99) = (quantile(samples, 0.5), quantile(samples, 0.99));
+        let ratio = p50 / unit;
+        writeln!(out, "| {name} | {p50:.3} | {p99:.3} | {ratio:.3} | {most} |")?;
+    }
+    let times = rounds.clamp(1, 25);
+    let alone = per_second(times, || bare().map(drop))?;
+    let whole = per_second(times, || {
+        let mut client = Client::new(&server)?;
+        let id = client.create()?;
+        client.exec(&id, &code, "1")?;
+        client.delete(&id)
+    })?;
+    writeln!(
+        out,
+        "\ncreate, exec, delete with {CLIENTS} clients: {whole:.1} per second, {:.2} of bare \
+         one-shots at the same time ({alone:.1}); at least 0.35",
+        whole / alone
+    )?;
+    if sessions > 0 {
+        hold(&server, sessions, &code)?;
+    }
+    Ok(())
+}
+
+/// So many sessions at once, with a call to each.
+fn hold(server: &Server, sessions: usize, code: &str) -> Result<()> {
+    let mut client = Client::new(server)?;
+    let before = server.memory()?;
+    let mut ids = Vec::new();
+    for _ in 0..sessions {
+        let id = client.create()?;
+        client.exec(&id, code, "1")?;
+        ids.push(id);
+    }
+    for id in &ids {
+        client.exec(id, code, "1")?;
+    }
+    let after = server.memory()?;
+    for id in &ids {
+        client.delete(id)?;
+    }
+    let mut out = anstream::stdout();
+    writeln!(
+        out,
+        "{sessions} live sessions, a call to each: the server itself has {:.1} MiB private \
+         ({:.1} before); at most 60",
+        after as f64 / 1024.0,
+        before as f64 / 1024.0
+    )?;
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Jobs that are started and waited for, so that neither a broken connection to the guest nor a
+//! caller that goes away decides what becomes of them: see [`super::readers`].
+
+use super::readers::{Reader, Unread};
+use super::state::App;
+use ringfence_core::plan::random_hex;
+use ringfence_core::proto::{
+    Command, ExecRequest, ExecResult, JobInfo, JobState, OnDisconnect, RunRequest, WaitQuery,
+};
+use ringfence_core::{Code, Failure, GuestClient, Session};
+use std::sync::Arc;
+
+/// How long one question after the end of a job waits for it.
+const WAIT_MS: u64 = 300_000;
+
+/// What is to run: a call in a kernel, or a command.
+#[derive(Debug, Clone)]
+pub(crate) enum Work {
+    Run { kernel: String, request: RunRequest },
+    Exec(ExecRequest),
+}
+
+/// Whether a job was started for this request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    New,
+    /// One with this id was there: the request had been sent before.
+    Again,
+}
+
+impl Work {
+    /// Gives the job an id that this side knows, so that it can be found again whatever happens.
+    pub(crate) fn name(&mut self) -> Result<String, Failure> {
+        let (id, on_disconnect, transient) = match self {
+            Self::Run { request, .. } => (
+                &mut request.id,
+                &mut request.on_disconnect,
+                &mut request.transient,
+            ),
+            Self::Exec(request) => (
+                &mut request.id,
+                &mut request.on_disconnect,
+                &mut request.transient,
+            ),
+        };
+        *on_disconnect = OnDisconnect::Keep;
+        if let Some(id) = id {
+            *transient = false;
+            return Ok(id.clone());
+        }
+        let made = format!("job_{}", random_hex::<12>()?);
+        *id = Some(made.clone());
+        Ok(made)
+    }
+
+    /// Forgets the job once a whole result was answered with: nobody has its name.
+    fn set_transient(&mut self) {
+        match self {
+            Self::Run { request, .. } => request.transient = request.id.is_none(),
+            Self::Exec(request) => request.transient = request.id.is_none(),
+        }
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        match self {
+            Self::Run { request, .. } => request.detached,
+            Self::Exec(request) => request.detached,
+        }
+    }
+
+    async fn whole(&self, guest: &GuestClient) -> Result<ExecResult, Failure> {
+        match self {
+            Self::Run { kernel, request } => guest.run(kernel, request).await,
+            Self::Exec(request) => guest.exec(request).await,
+        }
+    }
+
+    async fn start(&self, guest: &GuestClient) -> Result<JobInfo, Failure> {
+        match self {
+            Self::Run { kernel, request } => guest.start_run(kernel, request).await,
+            Self::Exec(request) => guest.start(request).await,
+        }
+    }
+
+    /// Whether a job that is there can be this one. The guest knows the beginning of its words.
+    fn is(&self, info: &JobInfo) -> bool {
+        let (words, kernel) = match self {
+            Self::Run { kernel, request } => (request.code.clone(), Some(kernel)),
+            Self::Exec(request) => match &request.command {
+                Command::Argv(argv) => (argv.join(" "), None),
+                Command::Shell(text) | Command::Sh(text) => (text.clone(), None),
+            },
+        };
+        let same = match info.command.strip_suffix('…') {
+            Some(start) => words.starts_with(start),
+            None => words == info.command,
+        };
+        same && info.kernel.as_ref() == kernel
+    }
+}
+
+impl App {
+    /// Runs a call or a command of the contract to its end.
+    pub(crate) async fn run(
+        &self,
+        session: &Arc<Session>,
+        mut work: Work,
+    ) -> Result<ExecResult, Failure> {
+        work.set_transient();
+        let job = work.name()?;
+        let reader = Reader::new(self, session, &job, Unread::Cancel);
+        let result = self.run_named(session, &work, &job).await;
+        // Also after a failure: then it has not begun, or can't be reached.
+        reader.finish();
+        result.map(|result| ExecResult { id: job, ..result })
+    }
+
+    /// Runs named work to its end: one round trip when all is well.
+    pub(crate) async fn run_named(
+        &self,
+        session: &Arc<Session>,
+        work: &Work,
+        job: &str,
+    ) -> Result<ExecResult, Failure> {
+        let guest = session.guest().await?;
+        let failure = match work.whole(&guest).await {
+            Ok(result) => return Ok(result),
+            Err(failure) => failure,
+        };
+        match failure.code {
+            Code::AlreadyExists => {
+                same(work, &guest.job(job).await?)?;
+                result(session, job).await
+            }
+            // The way broke; if the sandbox lives, so does the job.
+            Code::Unavailable if guest.is_closed() && !session.is_closing() => {
+                result(session, job).await.map_err(|_| failure)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// Starts named work and answers when it runs or waits for its turn.
+    pub(crate) async fn start(
+        &self,
+        session: &Arc<Session>,
+        work: &Work,
+        job: &str,
+    ) -> Result<(JobInfo, Start), Failure> {
+        let guest = session.guest().await?;
+        match work.start(&guest).await {
+            Ok(info) => Ok((info, Start::New)),
+            Err(failure) if failure.code == Code::AlreadyExists => {
+                let info = guest.job(job).await?;
+                same(work, &info)?;
+                Ok((info, Start::Again))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+fn same(work: &Work, info: &JobInfo) -> Result<(), Failure> {
+    if work.is(info) {
+        return Ok(());
+    }
+    let message = format!("job {} exists already and is another one", info.id);
+    Err(Failure::new(Code::AlreadyExists, message).hint("choose another id"))
+}
+
+/// Waits for the end of a job that runs already.
+pub(crate) async fn result(session: &Arc<Session>, job: &str) -> Result<ExecResult, Failure> {
+    let query = WaitQuery {
+        timeout_ms: Some(WAIT_MS),
+    };
+    loop {
+        let guest = session.guest().await?;
+        let info = guest.wait(job, &query).await?;
+        if matches!(info.state, JobState::Ended(_)) {
+            return guest.result(job, None).await;
+        }
+    }
+}
