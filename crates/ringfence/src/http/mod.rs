@@ -2,6 +2,7 @@
 
 mod exec;
 mod extract;
+mod files;
 mod health;
 mod policy;
 mod presence;
@@ -27,6 +28,23 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(sessions::show, sessions::remove, sessions::change))
         .routes(routes!(sessions::suspend))
         .routes(routes!(exec::exec))
+        .routes(routes!(
+            files::upload::upload,
+            files::download::download,
+            files::ops::delete
+        ))
+        .routes(routes!(files::list))
+        .routes(routes!(files::ops::stat))
+        .routes(routes!(files::ops::tree))
+        .routes(routes!(files::ops::relocate))
+        .routes(routes!(files::ops::copy))
+        .routes(routes!(files::ops::mkdir))
+        .routes(routes!(files::ops::glob))
+        .routes(routes!(files::ops::grep))
+        .routes(routes!(files::ops::edit))
+        .routes(routes!(files::tar::pack, files::tar::unpack))
+        .routes(routes!(files::ids::metadata, files::ids::remove))
+        .routes(routes!(files::ids::content))
         .routes(routes!(health::health))
 }
 
