@@ -198,6 +198,15 @@ mod tests {
     }
 
     #[test]
+    fn a_shell_that_is_no_bash_is_named() {
+        let mut done = done(b"", 0, Exit::Code(0));
+        done.end.shell = Some("/bin/bash".to_owned());
+        assert_eq!(Text::of(Tool::Bash, asked(), &done, None).stderr, "");
+        done.end.shell = Some("/bin/sh".to_owned());
+        assert!(Text::of(Tool::Bash, asked(), &done, None).stderr.contains("/bin/sh"));
+    }
+
+    #[test]
     fn a_crash_is_an_unexpected_exit() {
         let mut crash = done(b"x\n", 2, Exit::Lost);
         let message = "the interpreter crashed with SIGSEGV: the variables are lost";
