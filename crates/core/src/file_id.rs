@@ -104,7 +104,9 @@ mod tests {
     #[test]
     fn paths_that_lead_elsewhere_have_no_id() {
         let long = "a".repeat(PATH + 1);
-        for bad in ["", "/", "/etc", "..", "a/../b", "a//b", ".", "a/", "a\0b", &long] {
+        for bad in [
+            "", "/", "/etc", "..", "a/../b", "a//b", ".", "a/", "a\0b", &long,
+        ] {
             assert_eq!(FileId::new(&session(), bad), None, "{bad}");
             let forged = [&[7u8; SESSION][..], bad.as_bytes()].concat();
             let forged = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(forged));

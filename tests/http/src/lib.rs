@@ -5,6 +5,7 @@ use std::error::Error;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -24,6 +25,48 @@ pub struct Server {
     /// Removed with the server that made it.
     _folder: Option<tempfile::TempDir>,
     pub http: reqwest::Client,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+/// Runs another verb on the state of a server, and gives what it prints.
+pub fn verb(state: &Path, args: &[&str]) -> Outcome<String> {
+    let done = Command::new(ringfence())
+        .args(args)
+        .arg("--state-dir")
+        .arg(state)
+        .output()?;
+    if !done.status.success() {
+        return Err(String::from_utf8_lossy(&done.stderr).into_owned().into());
+    }
+    Ok(String::from_utf8(done.stdout)?.trim().to_owned())
+}
+
+/// Makes a key on the state of a server.
+pub fn key(state: &Path, name: &str, more: &[&str]) -> Outcome<String> {
+    verb(state, &[&["key", "add", name], more].concat())
+}
+
+/// A client that shows a key.
+pub fn bearer(key: &str) -> Outcome<reqwest::Client> {
+    let mut headers = reqwest::header::HeaderMap::new();
+    headers.insert("authorization", format!("Bearer {key}").parse()?);
+    Ok(reqwest::Client::builder()
+        .default_headers(headers)
+        .build()?)
+}
+
+/// Asks again until the answer is the one that is waited for.
+pub async fn until<T>(mut ask: impl AsyncFnMut() -> Outcome<Option<T>>) -> Outcome<T> {
+    let asked = async {
+        loop {
+            if let Some(answer) = ask().await? {
+                return Ok(answer);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    // Only so that a broken server is a failure and not a wait for ever.
+    tokio::time::timeout(std::time::Duration::from_secs(60), asked).await?
 }
 
 impl Server {
@@ -38,8 +81,13 @@ impl Server {
 
     /// On a state that is there, with more environment.
     pub fn start_on(state: &Path, args: &[&str], env: &[(&str, &str)]) -> Outcome<Self> {
+        Self::start_with(state, &[&["--listen", "127.0.0.1:0"], args].concat(), env)
+    }
+
+    /// The same at whichever address the arguments or the environment say.
+    pub fn start_with(state: &Path, args: &[&str], env: &[(&str, &str)]) -> Outcome<Self> {
         let mut child = Command::new(ringfence())
-            .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
+            .args(["serve", "--state-dir"])
             .arg(state)
             .args(args)
             .envs(env.iter().copied())
@@ -60,9 +108,14 @@ impl Server {
                 break rest.split(' ').next().unwrap_or_default().to_owned();
             }
         };
-        // What it says later is for whoever looks at a failed test.
+        let log = Arc::new(Mutex::new(Vec::new()));
+        // What it says later is for whoever looks at a failed test, or at the log.
+        let kept = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
+                kept.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line.clone());
                 let _ = std::io::Write::write_all(
                     &mut std::io::stderr(),
                     format!("server: {line}\n").as_bytes(),
@@ -75,7 +128,48 @@ impl Server {
             state: state.to_owned(),
             _folder: None,
             http: reqwest::Client::new(),
+            said: log,
         })
+    }
+
+    /// With a key for everything, which its client shows.
+    pub fn start_with_key(args: &[&str]) -> Outcome<(Self, String)> {
+        let folder = tempfile::Builder::new().prefix("rf-http-").tempdir()?;
+        let state = folder.path().join("state");
+        let key = key(&state, "admin", &["--scope", "admin"])?;
+        let mut server = Self::start_on(&state, args, &[])?;
+        server._folder = Some(folder);
+        server.http = bearer(&key)?;
+        Ok((server, key))
+    }
+
+    /// The lines of its log so far.
+    pub fn log(&self) -> Vec<String> {
+        self.said
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// A line of the log that fits, once it is there.
+    pub async fn log_line(&self, fits: impl Fn(&str) -> bool) -> Outcome<String> {
+        until(async || Ok(self.log().into_iter().find(|line| fits(line)))).await
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> &str {
+        self.url.strip_prefix("http://").unwrap_or(&self.url)
+    }
+
+    /// The same server for a caller with another key.
+    pub async fn as_key(
+        &self,
+        key: &str,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Outcome<(u16, Value)> {
+        self.ask_by(&bearer(key)?, method, path, body).await
     }
 
     pub fn pid(&self) -> u32 {
@@ -108,8 +202,18 @@ impl Server {
         path: &str,
         body: Option<&Value>,
     ) -> Outcome<(u16, Value)> {
+        self.ask_by(&self.http, method, path, body).await
+    }
+
+    async fn ask_by(
+        &self,
+        http: &reqwest::Client,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Outcome<(u16, Value)> {
         let method = reqwest::Method::from_bytes(method.as_bytes())?;
-        let mut request = self.http.request(method, format!("{}{path}", self.url));
+        let mut request = http.request(method, format!("{}{path}", self.url));
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -154,7 +258,9 @@ impl Server {
 
     pub async fn tool(&self, session: &str, tool: &str, input: &Value) -> Outcome<Value> {
         let body = json!({"tool": tool, "input": input});
-        let (status, answer) = self.post(&format!("/sessions/{session}/exec"), &body).await?;
+        let (status, answer) = self
+            .post(&format!("/sessions/{session}/exec"), &body)
+            .await?;
         if status != 200 {
             return Err(format!("exec: {status} {answer}").into());
         }
@@ -174,11 +280,16 @@ impl Drop for Server {
 pub fn python() -> Outcome<PathBuf> {
     #[allow(clippy::disallowed_methods, reason = "tests have no settings")]
     let given = std::env::var_os("RINGFENCE_TEST_PYTHON").map(PathBuf::from);
-    let made = ringfence().parent().and_then(Path::parent).map(|t| t.join("venv/bin/python3"));
+    let made = ringfence()
+        .parent()
+        .and_then(Path::parent)
+        .map(|t| t.join("venv/bin/python3"));
     let python = given.or(made).unwrap_or_default();
     if !python.exists() {
         let python = python.display();
-        return Err(format!("there is no {python}: ./test makes it, or set RINGFENCE_TEST_PYTHON").into());
+        return Err(
+            format!("there is no {python}: ./test makes it, or set RINGFENCE_TEST_PYTHON").into(),
+        );
     }
     Ok(python)
 }

@@ -60,40 +60,100 @@ async fn every_block_is_of_the_packages_types() -> Outcome {
     let editor = "text_editor_code_execution";
     let mut blocks = Vec::new();
     let classes = |tool| match tool {
-        "code_execution" => ("BetaCodeExecutionToolResultBlock", "BetaCodeExecutionResultBlock"),
-        _ => ("BetaBashCodeExecutionToolResultBlock", "BetaBashCodeExecutionResultBlock"),
+        "code_execution" => (
+            "BetaCodeExecutionToolResultBlock",
+            "BetaCodeExecutionResultBlock",
+        ),
+        _ => (
+            "BetaBashCodeExecutionToolResultBlock",
+            "BetaBashCodeExecutionResultBlock",
+        ),
     };
     for (tool, input) in [
-        (code, json!({"code": "open('made.txt', 'w').write('x')\n1 + 1"})),
+        (
+            code,
+            json!({"code": "open('made.txt', 'w').write('x')\n1 + 1"}),
+        ),
         (code, json!({"code": "1 / 0"})),
         (code, json!({"code": "while True: pass"})),
         (code, json!({"code": "import os; os._exit(1)"})),
-        (code, json!({"code": "class P:\n    def _repr_png_(self): return b'x'\nP()"})),
-        (bash, json!({"command": "echo x > also.txt; echo out; echo err >&2; exit 3"})),
+        (
+            code,
+            json!({"code": "class P:\n    def _repr_png_(self): return b'x'\nP()"}),
+        ),
+        (
+            bash,
+            json!({"command": "echo x > also.txt; echo out; echo err >&2; exit 3"}),
+        ),
         (bash, json!({"command": "kill -9 $$"})),
         (bash, json!({"command": "sleep 60"})),
     ] {
         let (kind, variant) = classes(tool);
-        blocks.push(json!([block(&server, id, tool, input).await?, kind, variant]));
+        blocks.push(json!([
+            block(&server, id, tool, input).await?,
+            kind,
+            variant
+        ]));
     }
-    let made: Vec<_> = blocks.iter().filter(|b| b[0]["content"]["content"][0].is_object()).collect();
+    let made: Vec<_> = blocks
+        .iter()
+        .filter(|b| b[0]["content"]["content"][0].is_object())
+        .collect();
     assert_eq!(made.len(), 2, "{blocks:?}");
-    server.bash(id, "printf '\\x89PNG\\r\\n\\x1a\\n' > p.png; printf '%%PDF-1' > d.pdf").await?;
+    server
+        .bash(
+            id,
+            "printf '\\x89PNG\\r\\n\\x1a\\n' > p.png; printf '%%PDF-1' > d.pdf",
+        )
+        .await?;
     let of = |kind: &str| format!("BetaTextEditorCodeExecution{kind}");
     for (input, variant) in [
-        (json!({"command": "create", "path": "t", "file_text": "a\nb\n"}), "CreateResultBlock"),
+        (
+            json!({"command": "create", "path": "t", "file_text": "a\nb\n"}),
+            "CreateResultBlock",
+        ),
         (json!({"command": "view", "path": "t"}), "ViewResultBlock"),
-        (json!({"command": "view", "path": "t", "view_range": [1, -1]}), "ViewResultBlock"),
+        (
+            json!({"command": "view", "path": "t", "view_range": [1, -1]}),
+            "ViewResultBlock",
+        ),
         (json!({"command": "view", "path": "."}), "ViewResultBlock"),
-        (json!({"command": "view", "path": "p.png"}), "ViewResultBlock"),
-        (json!({"command": "view", "path": "d.pdf"}), "ViewResultBlock"),
-        (json!({"command": "str_replace", "path": "t", "old_str": "a", "new_str": "c"}), "StrReplaceResultBlock"),
-        (json!({"command": "str_replace", "path": "t", "old_str": "c", "new_str": "c"}), "StrReplaceResultBlock"),
-        (json!({"command": "insert", "path": "t", "insert_line": 0, "new_str": "z"}), "StrReplaceResultBlock"),
-        (json!({"command": "undo_edit", "path": "t"}), "StrReplaceResultBlock"),
-        (json!({"command": "view", "path": "none"}), "ToolResultError"),
-        (json!({"command": "create", "path": "t", "file_text": ""}), "ToolResultError"),
-        (json!({"command": "view", "path": "/etc"}), "ToolResultError"),
+        (
+            json!({"command": "view", "path": "p.png"}),
+            "ViewResultBlock",
+        ),
+        (
+            json!({"command": "view", "path": "d.pdf"}),
+            "ViewResultBlock",
+        ),
+        (
+            json!({"command": "str_replace", "path": "t", "old_str": "a", "new_str": "c"}),
+            "StrReplaceResultBlock",
+        ),
+        (
+            json!({"command": "str_replace", "path": "t", "old_str": "c", "new_str": "c"}),
+            "StrReplaceResultBlock",
+        ),
+        (
+            json!({"command": "insert", "path": "t", "insert_line": 0, "new_str": "z"}),
+            "StrReplaceResultBlock",
+        ),
+        (
+            json!({"command": "undo_edit", "path": "t"}),
+            "StrReplaceResultBlock",
+        ),
+        (
+            json!({"command": "view", "path": "none"}),
+            "ToolResultError",
+        ),
+        (
+            json!({"command": "create", "path": "t", "file_text": ""}),
+            "ToolResultError",
+        ),
+        (
+            json!({"command": "view", "path": "/etc"}),
+            "ToolResultError",
+        ),
     ] {
         let block = block(&server, id, editor, input).await?;
         blocks.push(json!([block, of("ToolResultBlock"), of(variant)]));
@@ -106,7 +166,9 @@ async fn every_block_is_of_the_packages_types() -> Outcome {
 /// Waits until a file says that code has begun.
 async fn begun(server: &Server, id: &str, name: &str) -> Outcome {
     loop {
-        let (status, _) = server.get(&format!("/sessions/{id}/files/stat?path={name}")).await?;
+        let (status, _) = server
+            .get(&format!("/sessions/{id}/files/stat?path={name}"))
+            .await?;
         match status {
             200 => return Ok(()),
             404 => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
@@ -120,8 +182,16 @@ async fn failures_that_are_not_the_codes_are_of_the_packages_types_too() -> Outc
     let server = Server::start(&[])?;
     let mut blocks = Vec::new();
     for (tool, input, class) in [
-        ("code_execution", json!({"code": "open('on', 'w').close()\nimport time; time.sleep(60)"}), "BetaCodeExecution"),
-        ("bash_code_execution", json!({"command": "touch on; sleep 60"}), "BetaBashCodeExecution"),
+        (
+            "code_execution",
+            json!({"code": "open('on', 'w').close()\nimport time; time.sleep(60)"}),
+            "BetaCodeExecution",
+        ),
+        (
+            "bash_code_execution",
+            json!({"command": "touch on; sleep 60"}),
+            "BetaBashCodeExecution",
+        ),
     ] {
         let id = server.session().await?;
         let body = json!({"tool": tool, "input": input});
@@ -137,8 +207,14 @@ async fn failures_that_are_not_the_codes_are_of_the_packages_types_too() -> Outc
         assert_eq!(status, 200, "{answer}");
         let content = &answer["result_block"]["content"];
         assert_eq!(content["error_code"], "unavailable", "{answer}");
-        assert_eq!((&content["stdout"], &content["return_code"]), (&json!(""), &json!(-1)));
-        let (kind, variant) = (format!("{class}ToolResultBlock"), format!("{class}ToolResultError"));
+        assert_eq!(
+            (&content["stdout"], &content["return_code"]),
+            (&json!(""), &json!(-1))
+        );
+        let (kind, variant) = (
+            format!("{class}ToolResultBlock"),
+            format!("{class}ToolResultError"),
+        );
         blocks.push(json!([answer["result_block"], kind, variant]));
     }
     script(READ_BLOCKS, &[], &json!(blocks)).await?;
@@ -174,8 +250,14 @@ async fn files_are_had_and_deleted_with_the_packages_client() -> Outcome {
     let server = Server::start(&[])?;
     let mut blocks = Vec::new();
     for (tool, input) in [
-        ("code_execution", json!({"code": "open('table.csv', 'w').write('a,b\\n1,2\\n')"})),
-        ("bash_code_execution", json!({"command": "printf 'a,b\\n1,2\\n' > table.csv"})),
+        (
+            "code_execution",
+            json!({"code": "open('table.csv', 'w').write('a,b\\n1,2\\n')"}),
+        ),
+        (
+            "bash_code_execution",
+            json!({"command": "printf 'a,b\\n1,2\\n' > table.csv"}),
+        ),
     ] {
         let id = server.session().await?;
         blocks.push(block(&server, &id, tool, input).await?);

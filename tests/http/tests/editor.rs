@@ -16,7 +16,9 @@ impl Editor {
     }
 
     async fn call(&self, input: Value) -> Outcome<Value> {
-        self.server.tool(&self.id, "text_editor_code_execution", &input).await
+        self.server
+            .tool(&self.id, "text_editor_code_execution", &input)
+            .await
     }
 
     /// A call that works, and what it says.
@@ -76,13 +78,23 @@ async fn create_makes_a_file_and_its_folders_once() -> Outcome {
 #[tokio::test]
 async fn view_shows_a_file_or_its_lines() -> Outcome {
     let editor = Editor::start().await?;
-    editor.make("f", "line1\nline2\nline3\nline4\nline5\n").await?;
-    let (content, said) = editor.works(json!({"command": "view", "path": "f"})).await?;
+    editor
+        .make("f", "line1\nline2\nline3\nline4\nline5\n")
+        .await?;
+    let (content, said) = editor
+        .works(json!({"command": "view", "path": "f"}))
+        .await?;
     assert_eq!(said, "line1\nline2\nline3\nline4\nline5\n");
     assert_eq!(content["content"], said);
     assert_eq!(content["type"], "text_editor_code_execution_view_result");
     assert_eq!(content["file_type"], "text");
-    let lines = |c: &Value| (c["start_line"].clone(), c["num_lines"].clone(), c["total_lines"].clone());
+    let lines = |c: &Value| {
+        (
+            c["start_line"].clone(),
+            c["num_lines"].clone(),
+            c["total_lines"].clone(),
+        )
+    };
     assert_eq!(lines(&content), (json!(1), json!(5), json!(5)));
     let range = |range: Value| json!({"command": "view", "path": "f", "view_range": range});
     let (content, said) = editor.works(range(json!([2, 4]))).await?;
@@ -95,7 +107,9 @@ async fn view_shows_a_file_or_its_lines() -> Outcome {
         assert_eq!(code, "invalid_tool_input");
         assert!(reason.contains("out of range"), "{reason}");
     }
-    let (code, reason) = editor.fails(json!({"command": "view", "path": "none"})).await?;
+    let (code, reason) = editor
+        .fails(json!({"command": "view", "path": "none"}))
+        .await?;
     assert_eq!(code, "file_not_found");
     assert!(reason.contains("not found"), "{reason}");
     Ok(())
@@ -106,15 +120,25 @@ async fn view_shows_two_levels_of_a_folder_sorted() -> Outcome {
     let editor = Editor::start().await?;
     let make = "mkdir -p z/y/x b; touch z/y/deep z/two b.txt b/in .hidden a";
     editor.server.bash(&editor.id, make).await?;
-    let (content, said) = editor.works(json!({"command": "view", "path": "."})).await?;
+    let (content, said) = editor
+        .works(json!({"command": "view", "path": "."}))
+        .await?;
     assert_eq!(said, ".hidden\na\nb\nb/in\nb.txt\nz\nz/two\nz/y");
     assert_eq!(content["content"], said);
     assert_eq!(content["file_type"], "text");
     for path in ["z", "/workspace/z/", "./z"] {
-        let (_, said) = editor.works(json!({"command": "view", "path": path})).await?;
+        let (_, said) = editor
+            .works(json!({"command": "view", "path": path}))
+            .await?;
         assert_eq!(said, "two\ny\ny/deep\ny/x", "{path}");
     }
-    assert_eq!(editor.works(json!({"command": "view", "path": "z/y/x"})).await?.1, "");
+    assert_eq!(
+        editor
+            .works(json!({"command": "view", "path": "z/y/x"}))
+            .await?
+            .1,
+        ""
+    );
     Ok(())
 }
 
@@ -126,15 +150,34 @@ async fn view_carries_pictures_and_bytes_that_are_no_text() -> Outcome {
     editor.server.bash(&editor.id, make).await?;
     let view = |path: &str| json!({"command": "view", "path": path});
     let (content, said) = editor.works(view("p.png")).await?;
-    assert_eq!((&content["file_type"], said.as_str()), (&json!("image"), "[image/png, 12 bytes]"));
+    assert_eq!(
+        (&content["file_type"], said.as_str()),
+        (&json!("image"), "[image/png, 12 bytes]")
+    );
     assert_eq!(content["content"], "iVBORw0KGgpyZXN0");
     assert_eq!(editor.works(view("d.pdf")).await?.0["file_type"], "pdf");
     assert_eq!(editor.works(view("odd")).await?.1, "a\u{fffd}b\n");
-    assert!(editor.fails(view("sparse")).await?.1.contains("over 16777216 bytes"));
-    assert!(editor.fails(view("fifo")).await?.1.contains("not a regular file"));
+    assert!(
+        editor
+            .fails(view("sparse"))
+            .await?
+            .1
+            .contains("over 16777216 bytes")
+    );
+    assert!(
+        editor
+            .fails(view("fifo"))
+            .await?
+            .1
+            .contains("not a regular file")
+    );
     // Past the limit of output it is cut, and says so; a range shows the rest.
     let (_, said) = editor.works(view("long")).await?;
-    assert!(said.ends_with(" bytes left out]") && said.len() < 1_048_700, "{}", said.len());
+    assert!(
+        said.ends_with(" bytes left out]") && said.len() < 1_048_700,
+        "{}",
+        said.len()
+    );
     let last = json!({"command": "view", "path": "long", "view_range": [399_999, -1]});
     assert_eq!(editor.works(last).await?.1, "399999\n400000");
     Ok(())
@@ -143,13 +186,16 @@ async fn view_carries_pictures_and_bytes_that_are_no_text() -> Outcome {
 #[tokio::test]
 async fn str_replace_wants_one_place() -> Outcome {
     let editor = Editor::start().await?;
-    editor.make("x.py", "def f():\n    return 1\n# end\n# end\n").await?;
-    let replace = |old: &str, new: &str| {
-        json!({"command": "str_replace", "path": "x.py", "old_str": old, "new_str": new})
-    };
+    editor
+        .make("x.py", "def f():\n    return 1\n# end\n# end\n")
+        .await?;
+    let replace = |old: &str, new: &str| json!({"command": "str_replace", "path": "x.py", "old_str": old, "new_str": new});
     let (content, said) = editor.works(replace("return 1", "return 42")).await?;
     assert_eq!(said, "Edited x.py");
-    assert_eq!(content["type"], "text_editor_code_execution_str_replace_result");
+    assert_eq!(
+        content["type"],
+        "text_editor_code_execution_str_replace_result"
+    );
     for key in ["old_start", "new_start"] {
         assert_eq!(content[key], 2, "{key}");
     }
@@ -159,16 +205,25 @@ async fn str_replace_wants_one_place() -> Outcome {
     assert_eq!(content["lines"], json!(["-    return 1", "+    return 42"]));
     let (code, reason) = editor.fails(replace("# end", "")).await?;
     assert_eq!(code, "invalid_tool_input");
-    assert!(reason.contains("must be unique") && reason.contains(" 2 times"), "{reason}");
+    assert!(
+        reason.contains("must be unique") && reason.contains(" 2 times"),
+        "{reason}"
+    );
     let (code, reason) = editor.fails(replace("missing", "")).await?;
     assert_eq!(code, "invalid_tool_input");
-    assert!(reason.contains("not found") && reason.contains("0 occurrences"), "{reason}");
+    assert!(
+        reason.contains("not found") && reason.contains("0 occurrences"),
+        "{reason}"
+    );
     let mut other = replace("a", "b");
     other["path"] = json!("none");
     let (code, reason) = editor.fails(other).await?;
     assert_eq!(code, "file_not_found");
     assert!(reason.contains("not found"), "{reason}");
-    assert_eq!(editor.text("x.py").await?, "def f():\n    return 42\n# end\n# end\n");
+    assert_eq!(
+        editor.text("x.py").await?,
+        "def f():\n    return 42\n# end\n# end\n"
+    );
     // What changes nothing is no error.
     let (content, _) = editor.works(replace("42", "42")).await?;
     assert_eq!(content["lines"], json!([]));
@@ -179,13 +234,17 @@ async fn str_replace_wants_one_place() -> Outcome {
 async fn insert_goes_after_a_line() -> Outcome {
     let editor = Editor::start().await?;
     editor.make("x", "one\ntwo").await?;
-    let insert = |line: i64, text: &str| {
-        json!({"command": "insert", "path": "x", "insert_line": line, "new_str": text})
-    };
+    let insert = |line: i64, text: &str| json!({"command": "insert", "path": "x", "insert_line": line, "new_str": text});
     let (content, said) = editor.works(insert(1, "mid")).await?;
     assert_eq!(said, "Inserted into x");
-    assert_eq!(content["type"], "text_editor_code_execution_str_replace_result");
-    assert_eq!((&content["new_start"], &content["lines"]), (&json!(2), &json!(["+mid"])));
+    assert_eq!(
+        content["type"],
+        "text_editor_code_execution_str_replace_result"
+    );
+    assert_eq!(
+        (&content["new_start"], &content["lines"]),
+        (&json!(2), &json!(["+mid"]))
+    );
     editor.works(insert(0, "top\n")).await?;
     editor.works(insert(4, "end")).await?;
     assert_eq!(editor.text("x").await?, "top\none\nmid\ntwo\nend\n");
@@ -208,11 +267,16 @@ async fn undo_takes_edits_back_again_and_again() -> Outcome {
         let input = json!({"command": "str_replace", "path": "x", "old_str": old, "new_str": new});
         editor.works(input).await?;
     }
-    editor.works(json!({"command": "insert", "path": "x", "insert_line": 0, "new_str": "t"})).await?;
+    editor
+        .works(json!({"command": "insert", "path": "x", "insert_line": 0, "new_str": "t"}))
+        .await?;
     for text in ["c\n", "b\n", "a\n"] {
         let (content, said) = editor.works(undo.clone()).await?;
         assert_eq!(said, "Reverted x");
-        assert_eq!(content["type"], "text_editor_code_execution_str_replace_result");
+        assert_eq!(
+            content["type"],
+            "text_editor_code_execution_str_replace_result"
+        );
         assert_eq!(editor.text("x").await?, text);
     }
     let (code, reason) = editor.fails(undo).await?;
@@ -221,7 +285,10 @@ async fn undo_takes_edits_back_again_and_again() -> Outcome {
     // Another session's edits are its own.
     let other = editor.server.session().await?;
     let input = json!({"command": "undo_edit", "path": "x"});
-    let content = editor.server.tool(&other, "text_editor_code_execution", &input).await?;
+    let content = editor
+        .server
+        .tool(&other, "text_editor_code_execution", &input)
+        .await?;
     assert_eq!(content["return_code"], 1);
     Ok(())
 }
@@ -229,8 +296,19 @@ async fn undo_takes_edits_back_again_and_again() -> Outcome {
 #[tokio::test]
 async fn paths_are_inside_the_workspace() -> Outcome {
     let editor = Editor::start().await?;
-    editor.server.bash(&editor.id, "ln -s /etc out; ln -s /etc/passwd pw").await?;
-    for path in ["/etc/passwd", "../etc/passwd", "a/../../x", "out/passwd", "pw", "/", ".."] {
+    editor
+        .server
+        .bash(&editor.id, "ln -s /etc out; ln -s /etc/passwd pw")
+        .await?;
+    for path in [
+        "/etc/passwd",
+        "../etc/passwd",
+        "a/../../x",
+        "out/passwd",
+        "pw",
+        "/",
+        "..",
+    ] {
         for more in [
             json!({"command": "view"}),
             json!({"command": "str_replace", "old_str": "root", "new_str": "x"}),
@@ -241,12 +319,18 @@ async fn paths_are_inside_the_workspace() -> Outcome {
             let (code, reason) = editor.fails(input.clone()).await?;
             assert_eq!(code, "invalid_tool_input", "{input}");
             let folder = ["/", ".."].contains(&path) && input["command"] != "view";
-            assert!(folder || reason.contains("escapes workspace"), "{input}: {reason}");
+            assert!(
+                folder || reason.contains("escapes workspace"),
+                "{input}: {reason}"
+            );
         }
     }
     for path in ["/tmp/x", "../x", "a/../../x", "out/x"] {
         let input = json!({"command": "create", "path": path, "file_text": ""});
-        assert!(editor.fails(input).await?.1.contains("escapes workspace"), "{path}");
+        assert!(
+            editor.fails(input).await?.1.contains("escapes workspace"),
+            "{path}"
+        );
     }
     for path in ["a\0b".to_owned(), "x".repeat(300), "x/".repeat(3000)] {
         let input = json!({"command": "create", "path": path, "file_text": ""});
@@ -264,10 +348,26 @@ async fn input_that_is_wrong_is_said_with_its_place() -> Outcome {
         (json!({"path": "a"}), "command", "missing"),
         (json!({"command": "remove", "path": "a"}), "command", "enum"),
         (json!({"command": "view", "path": 1}), "path", "string_type"),
-        (json!({"command": "view", "path": "a", "view_range": "1-2"}), "view_range", "list_type"),
-        (json!({"command": "create", "path": "a"}), "file_text", "missing"),
-        (json!({"command": "create", "path": "a", "file_text": 1}), "file_text", "string_type"),
-        (json!({"command": "insert", "path": "a", "new_str": ""}), "insert_line", "missing"),
+        (
+            json!({"command": "view", "path": "a", "view_range": "1-2"}),
+            "view_range",
+            "list_type",
+        ),
+        (
+            json!({"command": "create", "path": "a"}),
+            "file_text",
+            "missing",
+        ),
+        (
+            json!({"command": "create", "path": "a", "file_text": 1}),
+            "file_text",
+            "string_type",
+        ),
+        (
+            json!({"command": "insert", "path": "a", "new_str": ""}),
+            "insert_line",
+            "missing",
+        ),
     ] {
         let body = json!({"tool": "text_editor_code_execution", "input": input});
         let (status, said) = editor.server.post(&route, &body).await?;

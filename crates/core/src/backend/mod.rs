@@ -67,6 +67,12 @@ pub trait Backend: Send + Sync {
     async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure>;
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure>;
 
+    /// Fails while no sandbox could be made or reached, for reasons of the engine.
+    async fn ready(&self) -> Result<(), Failure> {
+        self.guarantees().await?;
+        self.list().await.map(drop)
+    }
+
     async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
         let all = self.list().await?;
         Ok(all.into_iter().find(|sandbox| sandbox.id() == id))

@@ -1,7 +1,7 @@
 //! `text_editor_code_execution`: the editor tool over a guest's files.
 
-use super::text::{add_line, left_out_line};
 use super::Tool;
+use super::text::{add_line, left_out_line};
 use crate::guest::GuestClient;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -82,9 +82,17 @@ impl Input<'_> {
         match two {
             Some([first, last]) => match (whole(first), whole(last)) {
                 (Some(first), Some(last)) => Ok(Some((first, last))),
-                _ => Err(BadInput::new(field, "int_type", "must be two whole numbers")),
+                _ => Err(BadInput::new(
+                    field,
+                    "int_type",
+                    "must be two whole numbers",
+                )),
             },
-            _ => Err(BadInput::new(field, "list_type", "must be a list of two numbers")),
+            _ => Err(BadInput::new(
+                field,
+                "list_type",
+                "must be a list of two numbers",
+            )),
         }
     }
 }
@@ -108,7 +116,11 @@ impl EditorCall {
         }
         let path = input.need("path")?;
         if path.is_empty() {
-            return Err(BadInput::new("path", "string_too_short", "must not be empty"));
+            return Err(BadInput::new(
+                "path",
+                "string_too_short",
+                "must not be empty",
+            ));
         }
         let command = match command.as_str() {
             "view" => Command::View {
@@ -171,7 +183,10 @@ impl EditorCall {
     }
 
     fn out_of_range(&self, what: &str, verb: &str) -> Failure {
-        Failure::invalid(format!("cannot {verb} {}: {what} is out of range", self.path))
+        Failure::invalid(format!(
+            "cannot {verb} {}: {what} is out of range",
+            self.path
+        ))
     }
 
     /// A new file is no edit: there is nothing to take back.
@@ -182,7 +197,11 @@ impl EditorCall {
         };
         guest.write(&query, text.to_owned()).await?;
         let shape = json!({"is_file_update": false});
-        Ok(content("create_result", shape, format!("File created: {}", self.path)))
+        Ok(content(
+            "create_result",
+            shape,
+            format!("File created: {}", self.path),
+        ))
     }
 
     async fn edit(&self, guest: &GuestClient, edit: Edit, did: &str) -> Result<Value, Failure> {
@@ -210,7 +229,11 @@ impl EditorCall {
                 "lines": [],
             }),
         };
-        Ok(content("str_replace_result", shape, format!("{did} {}", self.path)))
+        Ok(content(
+            "str_replace_result",
+            shape,
+            format!("{did} {}", self.path),
+        ))
     }
 
     async fn view(
@@ -333,7 +356,9 @@ impl EditorCall {
 /// The folder as the guest shows it in front of what is in it; empty for the workspace.
 fn below(path: &str) -> String {
     let inner = path.strip_prefix(WORKSPACE).unwrap_or(path);
-    let parts = inner.split('/').filter(|part| !part.is_empty() && *part != ".");
+    let parts = inner
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".");
     parts.collect::<Vec<_>>().join("/")
 }
 
@@ -358,9 +383,21 @@ fn picture(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(("image", "image/png")),
         [0xff, 0xd8, 0xff, ..] => Some(("image", "image/jpeg")),
         [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(("image", "image/gif")),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
-            Some(("image", "image/webp"))
-        }
+        [
+            b'R',
+            b'I',
+            b'F',
+            b'F',
+            _,
+            _,
+            _,
+            _,
+            b'W',
+            b'E',
+            b'B',
+            b'P',
+            ..,
+        ] => Some(("image", "image/webp")),
         [b'%', b'P', b'D', b'F', b'-', ..] => Some(("pdf", "application/pdf")),
         _ => None,
     }
@@ -414,18 +451,36 @@ mod tests {
         assert_eq!(fault(json!({"command": "view"})), ("path", "missing"));
         let of = |more: Value| {
             let mut input = json!({"path": "a"});
-            input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            input
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
             fault(input)
         };
         assert_eq!(of(json!({"command": "view", "path": ""})).0, "path");
-        assert_eq!(of(json!({"command": "view", "view_range": [1]})).0, "view_range");
-        assert_eq!(of(json!({"command": "view", "view_range": [1, "x"]})).0, "view_range");
+        assert_eq!(
+            of(json!({"command": "view", "view_range": [1]})).0,
+            "view_range"
+        );
+        assert_eq!(
+            of(json!({"command": "view", "view_range": [1, "x"]})).0,
+            "view_range"
+        );
         assert_eq!(of(json!({"command": "create"})), ("file_text", "missing"));
-        assert_eq!(of(json!({"command": "str_replace"})), ("old_str", "missing"));
-        assert_eq!(of(json!({"command": "insert", "new_str": ""})), ("insert_line", "missing"));
+        assert_eq!(
+            of(json!({"command": "str_replace"})),
+            ("old_str", "missing")
+        );
+        assert_eq!(
+            of(json!({"command": "insert", "new_str": ""})),
+            ("insert_line", "missing")
+        );
         let half = json!({"command": "insert", "insert_line": 1.5, "new_str": ""});
         assert_eq!(of(half), ("insert_line", "int_type"));
-        assert_eq!(of(json!({"command": "insert", "insert_line": 1})), ("new_str", "missing"));
+        assert_eq!(
+            of(json!({"command": "insert", "insert_line": 1})),
+            ("new_str", "missing")
+        );
     }
 
     #[test]
@@ -454,9 +509,15 @@ mod tests {
             assert!(failure.message.contains("out of range"), "{failure}");
         }
         let whole = view(text, None).unwrap();
-        assert_eq!((&whole["content"], &whole["total_lines"]), (&json!(text), &json!(3)));
+        assert_eq!(
+            (&whole["content"], &whole["total_lines"]),
+            (&json!(text), &json!(3))
+        );
         let part = view(text, Some((2, 3))).unwrap();
-        assert_eq!((&part["num_lines"], &part["start_line"]), (&json!(2), &json!(2)));
+        assert_eq!(
+            (&part["num_lines"], &part["start_line"]),
+            (&json!(2), &json!(2))
+        );
         assert_eq!(view("", Some((1, -1))).unwrap()["content"], "");
     }
 
@@ -468,7 +529,12 @@ mod tests {
 
     #[test]
     fn folders_are_named_as_guests_name_them() {
-        for (path, folder) in [(".", ""), ("/workspace", ""), ("./a//b/", "a/b"), ("a/..", "a/..")] {
+        for (path, folder) in [
+            (".", ""),
+            ("/workspace", ""),
+            ("./a//b/", "a/b"),
+            ("a/..", "a/.."),
+        ] {
             assert_eq!(below(path), folder, "{path}");
         }
     }

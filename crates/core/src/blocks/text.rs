@@ -40,7 +40,10 @@ impl Text {
             }
         }
         if let Some(shell) = done.end.shell.as_deref().filter(|s| !s.ends_with("bash")) {
-            add_line(&mut stderr, &format!("[there is no bash here: run by {shell}]"));
+            add_line(
+                &mut stderr,
+                &format!("[there is no bash here: run by {shell}]"),
+            );
         }
         Self {
             stdout,
@@ -169,7 +172,10 @@ mod tests {
         assert_eq!(text.stdout, "123456789\n[11 bytes left out]");
         // Bytes that are no text at all are replaced, as everywhere.
         let odd = done(b"a\xff", 2, Exit::Code(0));
-        assert_eq!(Text::of(Tool::Bash, asked(), &odd, None).stdout, "a\u{fffd}");
+        assert_eq!(
+            Text::of(Tool::Bash, asked(), &odd, None).stdout,
+            "a\u{fffd}"
+        );
     }
 
     #[test]
@@ -192,7 +198,11 @@ mod tests {
             "",
         ));
         let text = Text::of(Tool::Code, asked(), &late, None);
-        assert!(text.stderr.contains("timed out after 2.5s"), "{}", text.stderr);
+        assert!(
+            text.stderr.contains("timed out after 2.5s"),
+            "{}",
+            text.stderr
+        );
         assert!(text.stderr.contains("variables are kept"));
         assert_eq!(text.return_code, -1);
     }
@@ -203,7 +213,11 @@ mod tests {
         done.end.shell = Some("/bin/bash".to_owned());
         assert_eq!(Text::of(Tool::Bash, asked(), &done, None).stderr, "");
         done.end.shell = Some("/bin/sh".to_owned());
-        assert!(Text::of(Tool::Bash, asked(), &done, None).stderr.contains("/bin/sh"));
+        assert!(
+            Text::of(Tool::Bash, asked(), &done, None)
+                .stderr
+                .contains("/bin/sh")
+        );
     }
 
     #[test]

@@ -7,8 +7,6 @@ use sha2::{Digest as _, Sha256};
 use std::fmt;
 
 const PREFIX: &str = "sbx_";
-/// Hexadecimal digits after the prefix.
-const DIGITS: usize = 32;
 
 /// Names a session: `sbx_` and 32 hexadecimal digits. The name of its sandbox follows from it, so
 /// any server finds one by the other.
@@ -17,9 +15,15 @@ const DIGITS: usize = 32;
 pub struct SessionId(String);
 
 impl SessionId {
+    /// Hexadecimal digits after the prefix.
+    pub const DIGITS: usize = 32;
+
     /// One that nobody can guess.
     pub fn random() -> Result<Self, Failure> {
-        Ok(Self(format!("{PREFIX}{}", random_hex::<{ DIGITS / 2 }>()?)))
+        Ok(Self(format!(
+            "{PREFIX}{}",
+            random_hex::<{ Self::DIGITS / 2 }>()?
+        )))
     }
 
     /// The one that this key of this owner means, everywhere and always: whoever makes it first
@@ -33,11 +37,20 @@ impl SessionId {
         hash.update(key);
         let digest = hash.finalize();
         let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
-        Self(format!("{PREFIX}{}", &hex[..DIGITS]))
+        Self(format!("{PREFIX}{}", &hex[..Self::DIGITS]))
     }
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// What tells it from others.
+    pub fn digits(&self) -> &str {
+        self.0.strip_prefix(PREFIX).unwrap_or_default()
+    }
+
+    pub fn of_digits(digits: &str) -> Option<Self> {
+        Self::try_from(format!("{PREFIX}{digits}")).ok()
     }
 
     pub fn sandbox(&self) -> SandboxId {
@@ -55,7 +68,7 @@ impl TryFrom<String> for SessionId {
     fn try_from(text: String) -> Result<Self, String> {
         let good = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
         match text.strip_prefix(PREFIX) {
-            Some(rest) if rest.len() == DIGITS && rest.chars().all(good) => Ok(Self(text)),
+            Some(rest) if rest.len() == Self::DIGITS && rest.chars().all(good) => Ok(Self(text)),
             _ => Err("not a session id".to_owned()),
         }
     }
@@ -82,7 +95,14 @@ mod tests {
         let id = SessionId::random().unwrap();
         assert_eq!(SessionId::of_sandbox(&id.sandbox()), Some(id.clone()));
         assert!(id.as_str().len() <= 64);
-        for bad in ["", "sbx_", "sbx_../..", "run-0011", &format!("{id}0"), &id.as_str().to_uppercase()] {
+        for bad in [
+            "",
+            "sbx_",
+            "sbx_../..",
+            "run-0011",
+            &format!("{id}0"),
+            &id.as_str().to_uppercase(),
+        ] {
             assert!(SessionId::try_from(bad.to_owned()).is_err(), "{bad}");
         }
     }

@@ -1,7 +1,7 @@
 //! `ringfence serve`: many sessions behind one HTTP API.
 
 use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, LogLevel};
-use crate::http::{self, App, Listener, Presence};
+use crate::http::{self, App, Audit, Gate, Listener, Presence, Traces, Watched};
 use crate::{embedded, settings};
 use clap::Args;
 use ringfence_core::backend::native::{self, Launcher, Native};
@@ -10,9 +10,12 @@ use ringfence_core::{Backend, Code, Failure, Sessions};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
-use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::{FilterExt as _, filter_fn};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,7 +42,9 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
         let loaded = self.config.load()?;
-        start_log(&loaded.config);
+        let traces = Traces::start(&loaded.config.otlp)?;
+        start_log(&loaded.config, traces.as_ref());
+        raise_descriptors();
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
@@ -50,35 +55,62 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(|e| Failure::io("cannot start", &e))?;
-        runtime.block_on(serve(config, backend))?;
+        let served = runtime.block_on(serve(config, backend));
+        if let Some(traces) = traces {
+            traces.end();
+        }
+        served?;
         runtime.shutdown_background();
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn start_log(config: &Config) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(match config.log.level {
-            LogLevel::Error => Level::ERROR,
-            LogLevel::Warn => Level::WARN,
-            LogLevel::Info => Level::INFO,
-            LogLevel::Debug => Level::DEBUG,
-            LogLevel::Trace => Level::TRACE,
-        })
+fn start_log(config: &Config, traces: Option<&Traces>) {
+    let level = match config.log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let log = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false);
-    // Only a second start in one process could fail.
-    let _ = match config.log.format {
-        LogFormat::Text => log.try_init(),
-        LogFormat::Json => log.json().try_init(),
+    let log = match config.log.format {
+        LogFormat::Text => log.boxed(),
+        LogFormat::Json => log.json().flatten_event(true).with_span_list(false).boxed(),
     };
+    let log = log.with_filter(level.and(filter_fn(|about| about.target() != http::TRACE)));
+    let subscriber = tracing_subscriber::registry().with(log);
+    #[cfg(feature = "otlp")]
+    let subscriber = subscriber.with(traces.map(|traces| {
+        tracing_opentelemetry::layer()
+            .with_tracer(traces.tracer())
+            .with_location(false)
+            .with_threads(false)
+            .with_filter(filter_fn(|about| about.target() == http::TRACE))
+    }));
+    #[cfg(not(feature = "otlp"))]
+    let _ = traces;
+    // Only a second start in one process could fail.
+    let _ = subscriber.try_init();
+}
+
+/// Each connection and each session takes descriptors; what is usual is for programs with few.
+fn raise_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
 }
 
 fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     match config.backend {
         BackendChoice::Auto | BackendChoice::Native => {
-            let program = std::env::current_exe()
-                .map_err(|e| Failure::io("cannot find this program", &e))?;
+            let program =
+                std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
             let native = Native::new(
                 native::Config {
                     state: config.state_dir.clone(),
@@ -95,6 +127,9 @@ fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
 }
 
 async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure> {
+    let gate = Gate::new(&config)?;
+    let audit = Audit::open(&config.audit)?.map(Arc::new);
+    let metrics = http::start_metrics()?;
     let listener = Listener::bind(&config.listen).await?;
     let presence = Presence::announce(&config.state_dir)?;
     let quotas = Quotas {
@@ -102,10 +137,14 @@ async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure>
         per_owner: config.sessions.max_per_key.map(|n| n as usize),
         memory: config.sessions.max_memory,
     };
-    let sessions = Sessions::new(backend, quotas);
+    let sessions = Sessions::new(Arc::new(Watched(backend)), quotas);
     // Those that live are found, those that are over go, before anybody asks.
     sessions.reap().await?;
-    let app = App::new(Arc::clone(&sessions), config);
+    if let Some(audit) = &audit {
+        tokio::spawn(reopen(Arc::clone(audit), on(SignalKind::hangup())?));
+    }
+    tokio::spawn(http::fold(metrics.clone()));
+    let app = App::new(Arc::clone(&sessions), config, gate, audit, metrics);
     let reaper = tokio::spawn(reap(app.clone()));
     let _ = writeln!(
         anstream::stderr().lock(),
@@ -122,8 +161,19 @@ async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure>
     Ok(())
 }
 
+fn on(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|e| Failure::io("cannot listen for signals", &e))
+}
+
+/// Whoever moves the audit file away says so by a hangup. It is noticed without, too; but a
+/// hangup that nobody listens for would end the server.
+async fn reopen(audit: Arc<Audit>, mut hangup: Signal) {
+    while hangup.recv().await.is_some() {
+        audit.reopen();
+    }
+}
+
 fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
-    let on = |kind| signal(kind).map_err(|e| Failure::io("cannot listen for signals", &e));
     let mut interrupt = on(SignalKind::interrupt())?;
     let mut terminate = on(SignalKind::terminate())?;
     Ok(async move {
@@ -143,11 +193,15 @@ async fn reap(app: App) {
         match app.sessions.reap().await {
             Ok(reaped) => {
                 for (id, why) in reaped {
+                    http::reaped(why.name());
                     tracing::info!(session = %id, why = why.name(), "session ended");
                 }
             }
             Err(failure) => {
-                tracing::error!(detail = failure.detail, "cannot look for sessions that are over: {failure}");
+                tracing::error!(
+                    detail = failure.detail,
+                    "cannot look for sessions that are over: {failure}"
+                );
             }
         }
     }

@@ -176,6 +176,9 @@ settings! {
         /// Time without a byte of a body after which the client is cut off
         body_timeout: Duration = s(30), "body-timeout" "TIME", within s(1)..=s(3600);
 
+        /// Time after which a connection without a request is closed
+        connection_idle: Duration = s(75), "connection-idle" "TIME", within s(1)..=s(86_400);
+
         /// Time without a reader after which a command is cancelled
         reader_grace: Duration = s(30), "reader-grace" "TIME", within s(0)..=s(86_400);
 

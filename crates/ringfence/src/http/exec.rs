@@ -1,14 +1,17 @@
 //! `POST /sessions/{session}/exec`: one tool call, answered with a result block.
 
+use super::events::{self, Last};
 use super::extract::Body;
 use super::problem::{Answer, Problem, ProblemBody};
 use super::run::Work;
 use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
+use axum::response::{IntoResponse as _, Response};
+use http::HeaderMap;
 use ringfence_core::blocks::{self, Asked, EditorCall, Text, Tool};
 use ringfence_core::plan::random_hex;
-use ringfence_core::proto::{Command, ExecRequest, ExecResult, RunRequest};
+use ringfence_core::proto::{Command, ExecRequest, ExecResult, Output, OutputQuery, RunRequest};
 use ringfence_core::sessions::MAIN;
 use ringfence_core::{Code, Failure, Session};
 use serde::{Deserialize, Serialize};
@@ -46,6 +49,10 @@ pub(crate) struct ExecAnswer {
     #[schema(value_type = Object)]
     result_block: Value,
     execution_time_ms: u64,
+    /// Where some of the output was left out: all that is kept of it is at
+    /// `/sessions/{session}/jobs/{job_id}/output/stdout` and `…/stderr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_id: Option<String>,
 }
 
 /// A string of the input, with a length that is allowed.
@@ -65,7 +72,8 @@ fn text<'a>(input: &'a serde_json::Map<String, Value>, name: &str) -> Answer<&'a
     Err(Problem::at(&loc, message, "string_length"))
 }
 
-/// Runs one tool call in a session.
+/// Runs one tool call in a session. With `Accept: text/event-stream` its output comes as events,
+/// and the last one, `done`, carries the answer.
 #[utoipa::path(
     post,
     path = "/sessions/{session}/exec",
@@ -78,8 +86,9 @@ pub(crate) async fn exec(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    headers: HeaderMap,
     Body(body): Body<Exec>,
-) -> Answer<Json<ExecAnswer>> {
+) -> Answer<Response> {
     let session = app.session(&caller, &id, Scope::Use).await?;
     let Some(tool) = Tool::named(&body.tool) else {
         let names = Tool::ALL.map(Tool::name).join(", ");
@@ -88,44 +97,89 @@ pub(crate) async fn exec(
     };
     if !(1.0..=120.0).contains(&body.timeout_seconds) {
         let message = "must be between 1 and 120";
-        return Err(Problem::at(&["body", "timeout_seconds"], message, "value_error"));
+        return Err(Problem::at(
+            &["body", "timeout_seconds"],
+            message,
+            "value_error",
+        ));
     }
     let tool_use_id = match body.tool_use_id {
         Some(id) => id,
         None => format!("srvtoolu_{}", random_hex::<12>()?),
     };
-    let begun = Instant::now();
-    let asked = Asked {
-        timeout: Duration::from_secs_f64(body.timeout_seconds),
-        output: app.config.limits.output.0,
+    let call = Call {
+        tool,
+        tool_use_id,
+        begun: Instant::now(),
+        asked: Asked {
+            timeout: Duration::from_secs_f64(body.timeout_seconds),
+            output: app.output_limit(),
+        },
     };
     let _use = session.begin();
-    let done = match tool {
-        Tool::Code => {
-            let code = text(&body.input, "code")?.to_owned();
-            let done = python(&app, &session, code, asked).await;
-            done.map(|done| told(tool, asked, &session, &done))
-        }
-        Tool::Bash => {
-            let command = text(&body.input, "command")?.to_owned();
-            let done = bash(&app, &session, command, asked).await;
-            done.map(|done| told(tool, asked, &session, &done))
-        }
+    let work = match tool {
+        Tool::Code => python(&app, text(&body.input, "code")?.to_owned(), call.asked),
+        Tool::Bash => bash(&app, text(&body.input, "command")?.to_owned(), call.asked),
         Tool::TextEditor => {
-            let call = EditorCall::parse(&body.input)
+            let input = EditorCall::parse(&body.input)
                 .map_err(|bad| Problem::at(&["body", "input", bad.field], bad.message, bad.kind))?;
-            edit(&session, &call, asked).await
+            let content = match edit(&session, &input, call.asked).await {
+                Ok(content) => content,
+                Err(failure) => infrastructure(&app, &session, tool, failure)?,
+            };
+            return Ok(Json(call.with(content, None)).into_response());
         }
     };
-    let content = match done {
-        Ok(content) => content,
-        Err(failure) => infrastructure(&app, &session, tool, failure)?,
-    };
-    Ok(Json(ExecAnswer {
-        result_block: tool.block(&tool_use_id, content),
-        tool_use_id,
-        execution_time_ms: begun.elapsed().as_millis() as u64,
-    }))
+    if events::wanted(&headers) {
+        let at = OutputQuery::default();
+        return events::start(&app, &session, work, at, Last::Call(call)).await;
+    }
+    let done = app.run(&session, work).await;
+    Ok(Json(call.answer(&app, &session, done).await?).into_response())
+}
+
+/// A tool call that was begun.
+pub(crate) struct Call {
+    tool: Tool,
+    tool_use_id: String,
+    begun: Instant,
+    asked: Asked,
+}
+
+impl Call {
+    /// What the call came to.
+    pub(crate) async fn answer(
+        self,
+        app: &App,
+        session: &Arc<Session>,
+        done: Result<ExecResult, Failure>,
+    ) -> Answer<ExecAnswer> {
+        let tool = self.tool;
+        let mut job_id = None;
+        let content = match done {
+            Ok(result) => {
+                let news = session.take_news();
+                let text = Text::of(tool, self.asked, &result, news.as_ref());
+                let content = blocks::result(tool, &text, &session.id, &result);
+                let cut = |output: &Output| output.total > output.data.len() as u64;
+                if cut(&result.stdout) || cut(&result.stderr) {
+                    job_id = Some(result.id);
+                }
+                content
+            }
+            Err(failure) => infrastructure(app, session, tool, failure)?,
+        };
+        Ok(self.with(content, job_id))
+    }
+
+    fn with(self, content: Value, job_id: Option<String>) -> ExecAnswer {
+        ExecAnswer {
+            result_block: self.tool.block(&self.tool_use_id, content),
+            tool_use_id: self.tool_use_id,
+            execution_time_ms: self.begun.elapsed().as_millis() as u64,
+            job_id,
+        }
+    }
 }
 
 /// What failed on the way to the code and back, as an error block; what the caller did wrong, and
@@ -153,12 +207,6 @@ fn infrastructure(
     })
 }
 
-fn told(tool: Tool, asked: Asked, session: &Session, done: &ExecResult) -> Value {
-    let news = session.take_news();
-    let text = Text::of(tool, asked, done, news.as_ref());
-    blocks::result(tool, &text, &session.id, done)
-}
-
 async fn edit(session: &Session, call: &EditorCall, asked: Asked) -> Result<Value, Failure> {
     let work = async { call.run(&session.guest().await?, asked.output).await };
     tokio::time::timeout(asked.timeout, work)
@@ -170,12 +218,7 @@ async fn edit(session: &Session, call: &EditorCall, asked: Asked) -> Result<Valu
         })
 }
 
-async fn python(
-    app: &App,
-    session: &Arc<Session>,
-    code: String,
-    asked: Asked,
-) -> Result<ExecResult, Failure> {
+fn python(app: &App, code: String, asked: Asked) -> Work {
     let request = RunRequest {
         code,
         timeout_ms: Some(asked.timeout.as_millis() as u64),
@@ -185,19 +228,14 @@ async fn python(
         ..RunRequest::default()
     };
     let kernel = MAIN.to_owned();
-    app.run(session, Work::Run { kernel, request }).await
+    Work::Run { kernel, request }
 }
 
-async fn bash(
-    app: &App,
-    session: &Arc<Session>,
-    command: String,
-    asked: Asked,
-) -> Result<ExecResult, Failure> {
+fn bash(app: &App, command: String, asked: Asked) -> Work {
     let mut request = ExecRequest::new(Command::Shell(command));
     request.timeout_ms = Some(asked.timeout.as_millis() as u64);
     request.output_limit = Some(asked.output);
-    request.limits.cpu_seconds = Some(app.config.limits.cpu_seconds);
     request.report_files = true;
-    app.run(session, Work::Exec(request)).await
+    request.limits.cpu_seconds = Some(app.config.limits.cpu_seconds);
+    Work::Exec(request)
 }

@@ -1,23 +1,46 @@
 //! Sessions over HTTP. One file per group of routes.
 
+mod act;
+mod audit;
+mod auth;
+mod connection;
+mod events;
 mod exec;
 mod extract;
 mod files;
 mod health;
+mod job;
+mod jobs;
+mod kernels;
+mod limits;
 mod policy;
 mod presence;
 mod problem;
+mod pty;
 mod readers;
 mod run;
+mod seen;
 mod serve;
 mod sessions;
 mod state;
+mod traces;
+mod watched;
 
+pub(crate) use audit::Audit;
+pub(crate) use auth::Gate;
+pub(crate) use health::fold;
 pub(crate) use presence::Presence;
+pub(crate) use seen::{reaped, start as start_metrics};
 pub(crate) use serve::{Listener, serve};
 pub(crate) use state::App;
+pub(crate) use traces::{TARGET as TRACE, Traces};
+pub(crate) use watched::Watched;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state as layer;
+use http::StatusCode;
+use problem::Problem;
+use ringfence_core::{Code, Failure};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -28,6 +51,21 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(sessions::show, sessions::remove, sessions::change))
         .routes(routes!(sessions::suspend))
         .routes(routes!(exec::exec))
+        .routes(routes!(jobs::start, jobs::list))
+        .routes(routes!(job::show, job::remove))
+        .routes(routes!(job::follow))
+        .routes(routes!(job::wait))
+        .routes(routes!(job::result))
+        .routes(routes!(job::output))
+        .routes(routes!(job::signal))
+        .routes(routes!(job::resize))
+        .routes(routes!(job::stdin))
+        .routes(routes!(pty::join))
+        .routes(routes!(pty::open))
+        .routes(routes!(kernels::list))
+        .routes(routes!(kernels::put, kernels::show, kernels::remove))
+        .routes(routes!(kernels::interrupt))
+        .routes(routes!(kernels::interrupt_main))
         .routes(routes!(
             files::upload::upload,
             files::download::download,
@@ -46,6 +84,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(files::ids::metadata, files::ids::remove))
         .routes(routes!(files::ids::content))
         .routes(routes!(health::health))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics))
 }
 
 /// Everything that is served.
@@ -54,9 +94,21 @@ pub(crate) fn router(app: App) -> Router {
     Router::new()
         .merge(routes.clone())
         .nest("/v1", routes)
-        .layer(axum::middleware::from_fn_with_state(
-            app.clone(),
-            state::authenticate,
-        ))
+        .fallback(nothing)
+        .method_not_allowed_fallback(not_so)
+        // The last one is the first that a request meets.
+        .layer(layer(app.clone(), audit::record))
+        .layer(layer(app.clone(), limits::guard))
+        .layer(layer(app.clone(), auth::authenticate))
+        .layer(layer(app.clone(), seen::observe))
         .with_state(app)
+}
+
+async fn nothing() -> Problem {
+    Failure::new(Code::NotFound, "there is nothing at this path").into()
+}
+
+async fn not_so() -> Problem {
+    let failure = Failure::new(Code::NotFound, "this path does not know this method");
+    Problem::from(failure).with_status(StatusCode::METHOD_NOT_ALLOWED)
 }

@@ -1,6 +1,8 @@
 //! Jobs that are started and waited for, so that neither a broken connection to the guest nor a
 //! caller that goes away decides what becomes of them: see [`super::readers`].
 
+use super::act;
+use super::problem::Problem;
 use super::readers::{Reader, Unread};
 use super::state::App;
 use ringfence_core::plan::random_hex;
@@ -8,6 +10,7 @@ use ringfence_core::proto::{
     Command, ExecRequest, ExecResult, JobInfo, JobState, OnDisconnect, RunRequest, WaitQuery,
 };
 use ringfence_core::{Code, Failure, GuestClient, Session};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// How long one question after the end of a job waits for it.
@@ -82,18 +85,27 @@ impl Work {
         }
     }
 
+    /// What kind of work it is, and what is to run.
+    fn words(&self) -> (&'static str, Cow<'_, str>) {
+        match self {
+            Self::Run { request, .. } => ("code", Cow::Borrowed(&request.code)),
+            Self::Exec(request) => match &request.command {
+                Command::Argv(argv) => ("command", Cow::Owned(argv.join(" "))),
+                Command::Shell(text) | Command::Sh(text) => ("bash", Cow::Borrowed(text)),
+            },
+        }
+    }
+
     /// Whether a job that is there can be this one. The guest knows the beginning of its words.
     fn is(&self, info: &JobInfo) -> bool {
-        let (words, kernel) = match self {
-            Self::Run { kernel, request } => (request.code.clone(), Some(kernel)),
-            Self::Exec(request) => match &request.command {
-                Command::Argv(argv) => (argv.join(" "), None),
-                Command::Shell(text) | Command::Sh(text) => (text.clone(), None),
-            },
+        let (_, words) = self.words();
+        let kernel = match self {
+            Self::Run { kernel, .. } => Some(kernel),
+            Self::Exec(_) => None,
         };
         let same = match info.command.strip_suffix('…') {
             Some(start) => words.starts_with(start),
-            None => words == info.command,
+            None => *words == info.command,
         };
         same && info.kernel.as_ref() == kernel
     }
@@ -108,15 +120,37 @@ impl App {
     ) -> Result<ExecResult, Failure> {
         work.set_transient();
         let job = work.name()?;
-        let reader = Reader::new(self, session, &job, Unread::Cancel);
-        let result = self.run_named(session, &work, &job).await;
+        self.run_named(session, &work, job).await
+    }
+
+    /// Runs named work to its end: one round trip when all is well.
+    pub(crate) async fn run_named(
+        &self,
+        session: &Arc<Session>,
+        work: &Work,
+        job: String,
+    ) -> Result<ExecResult, Failure> {
+        let reader = Reader::new(self, session, &job, Unread::of(work.is_detached()));
+        let result = self.run_or_join(session, work, &job).await;
         // Also after a failure: then it has not begun, or can't be reached.
         reader.finish();
         result.map(|result| ExecResult { id: job, ..result })
     }
 
-    /// Runs named work to its end: one round trip when all is well.
-    pub(crate) async fn run_named(
+    async fn run_or_join(
+        &self,
+        session: &Arc<Session>,
+        work: &Work,
+        job: &str,
+    ) -> Result<ExecResult, Failure> {
+        let (kind, words) = work.words();
+        act::runs(kind, &words)?;
+        let done = self.run_noted(session, work, job).await;
+        act::ended(done.as_ref().map(|result| &result.end));
+        done
+    }
+
+    async fn run_noted(
         &self,
         session: &Arc<Session>,
         work: &Work,
@@ -147,6 +181,8 @@ impl App {
         work: &Work,
         job: &str,
     ) -> Result<(JobInfo, Start), Failure> {
+        let (kind, words) = work.words();
+        act::runs(kind, &words)?;
         let guest = session.guest().await?;
         match work.start(&guest).await {
             Ok(info) => Ok((info, Start::New)),
@@ -157,6 +193,25 @@ impl App {
             }
             Err(failure) => Err(failure),
         }
+    }
+}
+
+/// What to tell about a failure while something ran in a session.
+pub(crate) fn broken(app: &App, session: &Arc<Session>, failure: Failure) -> Problem {
+    if !session.is_closing() {
+        return failure.into();
+    }
+    app.lost(session, ended(session, failure))
+}
+
+/// A failure that came of the session's end says so.
+fn ended(session: &Session, failure: Failure) -> Failure {
+    match failure.code {
+        Code::Unavailable | Code::NotFound => {
+            let message = format!("session {} was ended while this ran", session.id);
+            Failure::new(Code::NotFound, message).detail(failure)
+        }
+        _ => failure,
     }
 }
 

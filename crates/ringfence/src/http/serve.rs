@@ -1,17 +1,24 @@
 //! Connections: accepted, bounded, cut when they stand still, drained at the end.
 
 use super::App;
+use super::connection::{Activity, Holding, Verdict, Wire};
 use crate::config::Listen;
 use axum::Router;
+use axum::body::Body;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use hyper_util::server::conn::auto::Builder;
 use ringfence_core::Failure;
+use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tower::Service as _;
 
 /// Where connections come from.
 pub(crate) enum Listener {
@@ -56,17 +63,58 @@ impl Listener {
         }
     }
 
-    async fn accept(&self) -> std::io::Result<Box<dyn Connection>> {
+    async fn accept(&self) -> io::Result<(Box<dyn Connection>, Peer)> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, address) = listener.accept().await?;
                 // Answers are small, and each one is waited for.
                 let _ = stream.set_nodelay(true);
-                Ok(Box::new(stream))
+                // A peer that lost its power says nothing; one that waits for events doesn't either.
+                let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+                let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, Duration::from_secs(60));
+                Ok((Box::new(stream), Peer(Some(address.ip().to_canonical()))))
             }
-            Self::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
+            Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), Peer(None))),
         }
     }
+}
+
+/// Who is at the other end, as far as the network knows; nobody in particular behind a socket in
+/// the file system.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub Option<IpAddr>);
+
+/// Headers of a request.
+pub(super) const MOST_HEADERS: usize = 100;
+
+/// A place among the connections there may be.
+struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn new(permit: OwnedSemaphorePermit) -> Self {
+        super::seen::connections(1.0);
+        Self { _permit: permit }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        super::seen::connections(-1.0);
+    }
+}
+
+/// Shared by all connections.
+struct Server {
+    builder: Builder<TokioExecutor>,
+    router: Router,
+    http: crate::config::Http,
+    stop: watch::Receiver<bool>,
+    /// Others wait for a place: whoever has nothing to ask goes.
+    crowd: Notify,
+    /// Goes with the last connection.
+    _all: mpsc::Sender<()>,
 }
 
 /// Serves until `stop`, then lets what runs come to its end.
@@ -77,11 +125,13 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let http = &app.config.http;
-    let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(http.header_timeout)
+        // This one also counts while nothing is asked for; ours knows the difference.
+        .header_read_timeout(None)
+        .max_headers(MOST_HEADERS)
         .max_buf_size((http.max_headers.0 as usize).max(8192));
     builder
         .http2()
@@ -89,39 +139,115 @@ pub(crate) async fn serve(
         .max_header_list_size(http.max_headers.0 as u32)
         .max_concurrent_streams(256)
         .keep_alive_interval(Duration::from_secs(20));
-    let connections = Arc::new(Semaphore::new(http.max_connections as usize));
-    let graceful = GracefulShutdown::new();
-    tokio::pin!(stop);
-    loop {
-        let place = tokio::select! {
-            () = &mut stop => break,
-            place = Arc::clone(&connections).acquire_owned() => place,
-        };
-        let accepted = tokio::select! {
-            () = &mut stop => break,
-            accepted = listener.accept() => accepted,
-        };
-        let io = match accepted {
-            Ok(io) => io,
-            Err(error) => {
-                // Out of descriptors, most likely: those who wait are served as others go.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
-        let connection = graceful.watch(connection.into_owned());
-        tokio::spawn(async move {
-            // One that breaks ends itself and nothing else.
-            let _ = connection.await;
-            drop(place);
-        });
+    let (stopping, stopped) = watch::channel(false);
+    let (all, mut ended) = mpsc::channel::<()>(1);
+    let server = Arc::new(Server {
+        builder,
+        router,
+        http: http.clone(),
+        stop: stopped,
+        crowd: Notify::new(),
+        _all: all,
+    });
+    tokio::select! {
+        () = stop => {}
+        () = server.accept(&listener) => {}
     }
     drop(listener);
-    let drained = tokio::time::timeout(http.drain, graceful.shutdown()).await;
-    if drained.is_err() {
+    let _ = stopping.send(true);
+    drop(server);
+    // Nothing is ever sent: this waits until every connection has let go.
+    if tokio::time::timeout(http.drain, ended.recv())
+        .await
+        .is_err()
+    {
         tracing::warn!("some requests did not end in time and are cut off");
+    }
+}
+
+impl Server {
+    async fn accept(self: &Arc<Self>, listener: &Listener) {
+        let places = Arc::new(Semaphore::new(self.http.max_connections as usize));
+        loop {
+            let Some(permit) = self.place(&places).await else {
+                return;
+            };
+            match listener.accept().await {
+                Ok((io, peer)) => {
+                    let server = Arc::clone(self);
+                    tokio::spawn(async move { server.attend(io, peer, Place::new(permit)).await });
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: those who wait are served as others go.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    self.crowd.notify_waiters();
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    /// Those for whom there is no place wait where they are: the system queues them.
+    async fn place(&self, places: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        loop {
+            if places.available_permits() == 0 {
+                self.crowd.notify_waiters();
+            }
+            let place = Arc::clone(places).acquire_owned();
+            if let Ok(place) = tokio::time::timeout(Duration::from_secs(1), place).await {
+                return place.ok();
+            }
+        }
+    }
+
+    async fn attend(&self, io: Box<dyn Connection>, peer: Peer, place: Place) {
+        let http = &self.http;
+        let activity = Activity::new(http.header_timeout, http.connection_idle);
+        let wire = Wire::new(io, Arc::clone(&activity), http.body_timeout, place);
+        let connection = self.builder.serve_connection_with_upgrades(
+            TokioIo::new(wire),
+            service_fn(|request| {
+                let under_way = activity.begin(request.version());
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(peer);
+                let answer = self.router.clone().call(request);
+                async move {
+                    let answer = answer.await?;
+                    Ok::<_, Infallible>(answer.map(|body| Holding::until_end(body, under_way)))
+                }
+            }),
+        );
+        let mut connection = pin!(connection);
+        let mut stop = self.stop.clone();
+        let mut closing = false;
+        loop {
+            let look = match activity.verdict() {
+                Verdict::Wait(until) => until,
+                Verdict::Idle if !closing => {
+                    connection.as_mut().graceful_shutdown();
+                    closing = true;
+                    tokio::time::Instant::now() + http.header_timeout
+                }
+                Verdict::Cut | Verdict::Idle => return,
+            };
+            tokio::select! {
+                // One that breaks ends itself and nothing else.
+                _ = connection.as_mut() => return,
+                () = tokio::time::sleep_until(look) => {}
+                _ = stop.wait_for(|stop| *stop), if !closing => {
+                    if !activity.has_begun() {
+                        return;
+                    }
+                    connection.as_mut().graceful_shutdown();
+                    closing = true;
+                }
+                () = self.crowd.notified(), if !closing => {
+                    if activity.is_idle() {
+                        connection.as_mut().graceful_shutdown();
+                        closing = true;
+                    }
+                }
+            }
+        }
     }
 }

@@ -2,15 +2,15 @@
 
 use super::extract::{Body, Query};
 use super::problem::{Answer, Problem, ProblemBody};
-use super::state::{App, Caller, Scope};
+use super::state::{App, Caller, Scope, session_id};
 use axum::extract::{Extension, Path, State};
 use axum::response::IntoResponse;
 use axum::{Json, response::Response};
 use http::StatusCode;
+use ringfence_core::proto::KernelRequest;
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
 use ringfence_core::spec::{SandboxSpec, Workspace};
-use ringfence_core::proto::KernelRequest;
-use ringfence_core::{Enforced, Failure, Limits, Session, SessionId};
+use ringfence_core::{Enforced, Failure, Limits, Session};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,6 +93,14 @@ fn seconds(app: &App, name: &str, asked: Option<f64>, default: f64) -> Answer<f6
 }
 
 impl Create {
+    /// With all defaults.
+    pub(crate) fn with_key(key: &str) -> Self {
+        Self {
+            key: Some(key.to_owned()),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn resolve(self, app: &App, caller: &Caller) -> Answer<NewSession> {
         let defaults = &app.config.sessions;
         let idle = defaults.idle_timeout.as_secs_f64();
@@ -167,12 +175,13 @@ pub(crate) async fn create(
     Extension(caller): Extension<Caller>,
     Body(body): Body<Create>,
 ) -> Answer<Response> {
-    caller.may(Scope::Use)?;
+    caller.may_beyond(Scope::Use)?;
     let new = body.resolve(&app, &caller)?;
     let (session, found) = app.sessions.create(new).await?;
+    super::act::about(&session.id);
     let _use = session.begin();
     let mut object = SessionObject::of(&session).await;
-    object.session_key = None;
+    object.session_key = Some(app.gate.session_key(&session.id));
     let status = match found {
         Found::Made => StatusCode::CREATED,
         Found::There => StatusCode::OK,
@@ -211,22 +220,22 @@ pub(crate) async fn remove(
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     caller.may(Scope::Use)?;
-    let Ok(id) = SessionId::try_from(id) else {
+    let Some(id) = session_id(&caller, &id) else {
         return Ok(StatusCode::NO_CONTENT);
     };
     match app.sessions.get(&id).await {
         // One of somebody else is not there for this caller.
         Ok(session) if !caller.sees(&session) => return Ok(StatusCode::NO_CONTENT),
-        Err(_) if caller.owner.is_some() && caller.scope < Scope::Admin => {
-            return Ok(StatusCode::NO_CONTENT);
-        }
+        Err(_) if !caller.sees_all() => return Ok(StatusCode::NO_CONTENT),
         _ => {}
     }
     // The caller may go away; the session goes all the same.
     let sessions = Arc::clone(&app.sessions);
     tokio::spawn(async move { sessions.remove(&id).await })
         .await
-        .map_err(|e| Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e))??;
+        .map_err(|e| {
+            Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e)
+        })??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -257,7 +266,7 @@ pub(crate) async fn change(
     Path(id): Path<String>,
     Body(body): Body<Change>,
 ) -> Answer<Json<SessionObject>> {
-    let session = app.session(&caller, &id, Scope::Use).await?;
+    let session = app.known(&caller, &id, Scope::Use).await?;
     let now = session.terms();
     let (idle, life) = (body.idle_timeout_seconds, body.max_lifetime_seconds);
     let terms = Terms {
@@ -320,7 +329,10 @@ pub(crate) async fn list(
         .label
         .iter()
         .flat_map(|text| text.split(','))
-        .map(|one| one.split_once('=').map_or((one, None), |(n, v)| (n, Some(v))))
+        .map(|one| {
+            one.split_once('=')
+                .map_or((one, None), |(n, v)| (n, Some(v)))
+        })
         .collect();
     let fits = |session: &Session| {
         let after = query.after.as_deref();
@@ -355,7 +367,7 @@ pub(crate) async fn suspend(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    let session = app.session(&caller, &id, Scope::Use).await?;
+    let session = app.known(&caller, &id, Scope::Use).await?;
     app.sessions.suspend(&session).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,9 +1,17 @@
 //! What every route shares.
 
+use super::audit::Audit;
+use super::auth::Gate;
+use super::health::Readiness;
 use super::problem::{Answer, Problem};
+use super::sessions::Create;
+use crate::config::BackendChoice;
+use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_core::sessions::Owner;
 use ringfence_core::{Code, Failure, Session, SessionId, Sessions};
 use std::sync::Arc;
+
+pub(crate) use crate::keys::Scope;
 
 /// Shared by all routes; cheap to clone.
 #[derive(Clone)]
@@ -15,6 +23,10 @@ pub(crate) struct Inner {
     pub sessions: Arc<Sessions>,
     pub config: crate::config::Config,
     pub readers: super::readers::Readers,
+    pub gate: Gate,
+    pub audit: Option<Arc<Audit>>,
+    pub metrics: PrometheusHandle,
+    pub readiness: Readiness,
 }
 
 impl std::ops::Deref for App {
@@ -23,14 +35,6 @@ impl std::ops::Deref for App {
     fn deref(&self) -> &Inner {
         &self.inner
     }
-}
-
-/// What a caller may do. A higher one may do what a lower one may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Scope {
-    Read,
-    Use,
-    Admin,
 }
 
 /// Who asks.
@@ -53,7 +57,44 @@ impl Caller {
         }
     }
 
-    /// For what concerns no session, or a session that [`Self::sees`] allows.
+    /// Somebody who may only know that the server lives.
+    pub(crate) fn nobody() -> Self {
+        let owner = Owner {
+            // No key has this name.
+            name: String::new(),
+            sessions: Some(0),
+            memory: None,
+        };
+        Self {
+            scope: Scope::Read,
+            owner: Some(owner),
+            only: None,
+        }
+    }
+
+    /// Its name, for those who read what happened.
+    pub(crate) fn who(&self) -> &str {
+        match (&self.only, &self.owner) {
+            (Some(_), _) => "key of the session",
+            (None, Some(owner)) => &owner.name,
+            (None, None) => "anybody",
+        }
+    }
+
+    /// Whether no session is hidden from it.
+    pub(crate) fn sees_all(&self) -> bool {
+        self.only.is_none() && (self.owner.is_none() || self.scope == Scope::Admin)
+    }
+
+    /// For what goes beyond one session: the key of one is not enough.
+    pub(crate) fn may_beyond(&self, scope: Scope) -> Answer<()> {
+        match self.only {
+            None => self.may(scope),
+            Some(_) => Err(Failure::new(Code::Forbidden, "this key opens one session only").into()),
+        }
+    }
+
+    /// For what concerns a session that [`Self::sees`] allows.
     pub(crate) fn may(&self, scope: Scope) -> Answer<()> {
         if self.scope >= scope {
             return Ok(());
@@ -67,20 +108,42 @@ impl Caller {
     pub(crate) fn sees(&self, session: &Session) -> bool {
         match (&self.only, &self.owner) {
             (Some(only), _) => session.id == *only,
-            (None, None) => true,
-            (None, Some(owner)) => {
-                self.scope == Scope::Admin || session.owner.as_deref() == Some(&owner.name)
-            }
+            (None, Some(owner)) if session.owner.as_deref() == Some(&owner.name) => true,
+            _ => self.sees_all(),
         }
     }
 }
 
+/// What a key of the caller's own begins with, in the place of a session's id.
+const KEY: &str = "key:";
+
+/// The session that a path means.
+pub(crate) fn session_id(caller: &Caller, text: &str) -> Option<SessionId> {
+    match text.strip_prefix(KEY) {
+        Some(key) => {
+            let owner = caller.owner.as_ref().map(|owner| owner.name.as_str());
+            Some(SessionId::of_key(owner, key))
+        }
+        None => SessionId::try_from(text.to_owned()).ok(),
+    }
+}
+
 impl App {
-    pub(crate) fn new(sessions: Arc<Sessions>, config: crate::config::Config) -> Self {
+    pub(crate) fn new(
+        sessions: Arc<Sessions>,
+        config: crate::config::Config,
+        gate: Gate,
+        audit: Option<Arc<Audit>>,
+        metrics: PrometheusHandle,
+    ) -> Self {
         let inner = Arc::new(Inner {
             sessions,
             config,
             readers: super::readers::Readers::default(),
+            gate,
+            audit,
+            metrics,
+            readiness: Readiness::default(),
         });
         Self { inner }
     }
@@ -89,9 +152,37 @@ impl App {
         self.config.http.max_body.0 as usize
     }
 
+    pub(crate) fn backend_name(&self) -> &'static str {
+        match self.config.backend {
+            BackendChoice::Auto | BackendChoice::Native => "native",
+        }
+    }
+
     /// The session of this id, if the caller may do that with it. What it may not see is not
-    /// there.
+    /// there. `key:NAME` is the caller's own session with that key; one that is to be used and is
+    /// not there is made.
     pub(crate) async fn session(
+        &self,
+        caller: &Caller,
+        id: &str,
+        scope: Scope,
+    ) -> Answer<Arc<Session>> {
+        let failure = match self.known(caller, id, scope).await {
+            Ok(session) => return Ok(session),
+            Err(problem) => problem,
+        };
+        let missing = failure.failure().code == Code::NotFound;
+        match id.strip_prefix(KEY) {
+            Some(key) if missing && scope >= Scope::Use && caller.only.is_none() => {
+                let new = Create::with_key(key).resolve(self, caller)?;
+                Ok(self.sessions.create(new).await?.0)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// The same for what needs a session that is there: none is made.
+    pub(crate) async fn known(
         &self,
         caller: &Caller,
         id: &str,
@@ -105,7 +196,7 @@ impl App {
                 format!("there is no session {shown}"),
             ))
         };
-        let id = SessionId::try_from(id.to_owned()).map_err(|_| unknown())?;
+        let id = session_id(caller, id).ok_or_else(unknown)?;
         let session = self.sessions.get(&id).await?;
         if !caller.sees(&session) {
             return Err(unknown());
@@ -121,14 +212,4 @@ impl App {
         }
         failure.into()
     }
-}
-
-/// Finds out who asks, before anything else.
-pub(crate) async fn authenticate(
-    axum::extract::State(_app): axum::extract::State<App>,
-    mut request: axum::extract::Request,
-    next: axum::middleware::Next,
-) -> axum::response::Response {
-    request.extensions_mut().insert(Caller::anybody());
-    next.run(request).await
 }

@@ -2,7 +2,7 @@
 
 use super::{BYTES, file, hex, random, unhex};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use ringfence_core::{Code, Failure};
+use ringfence_core::{Code, Failure, SessionId};
 use sha2::Sha256;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -18,13 +18,11 @@ const PURPOSE: &[u8] = b"ringfence session key\0";
 /// Makes the key of a session from its id and a secret of the state folder. Nothing is kept for a
 /// session, and all servers on one state folder agree.
 #[derive(Clone)]
-#[cfg_attr(not(test), allow(dead_code, reason = "for the server"))]
 pub(crate) struct SessionKeys {
     /// Has taken in the secret and the purpose.
     start: Hmac<Sha256>,
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "for the server"))]
 impl SessionKeys {
     /// Reads the secret, or makes it.
     pub(crate) fn open(state_dir: &Path) -> Result<Self, Failure> {
@@ -38,19 +36,22 @@ impl SessionKeys {
         Ok(Self { start })
     }
 
-    /// The key that opens this session.
-    pub(crate) fn of(&self, session_id: &str) -> String {
-        let code = self.start.clone().chain_update(session_id).finalize();
-        format!("{PREFIX}{}", hex(&code.into_bytes()))
+    /// The key that opens this session. It says which one that is, so that nothing has to be looked
+    /// for; the id alone opens nothing.
+    pub(crate) fn of(&self, session: &SessionId) -> String {
+        let code = self.start.clone().chain_update(session.as_str()).finalize();
+        format!("{PREFIX}{}{}", session.digits(), hex(&code.into_bytes()))
     }
 
-    /// Whether this key opens this session; how long it takes tells nothing of the right one.
-    pub(crate) fn opens(&self, session_id: &str, presented: &str) -> bool {
-        let Some(code) = presented.strip_prefix(PREFIX).and_then(unhex) else {
-            return false;
-        };
-        let right = self.start.clone().chain_update(session_id);
-        right.verify_slice(&code).is_ok()
+    /// The session that this key opens; how long it takes tells nothing of the right one.
+    pub(crate) fn session(&self, presented: &str) -> Option<SessionId> {
+        let (digits, code) = presented
+            .strip_prefix(PREFIX)?
+            .split_at_checked(SessionId::DIGITS)?;
+        let session = SessionId::of_digits(digits)?;
+        let code = unhex(code)?;
+        let right = self.start.clone().chain_update(session.as_str());
+        right.verify_slice(&code).ok().map(|()| session)
     }
 }
 

@@ -14,7 +14,6 @@ type Complain = Box<dyn Fn(&Failure) + Send + Sync>;
 
 /// Keys that are read again when their file has changed. A file that can't be read leaves the last
 /// good keys in force: a slip in an editor must not lock everybody out.
-#[cfg_attr(not(test), allow(dead_code, reason = "for the server"))]
 pub(crate) struct KeyStore {
     path: PathBuf,
     every: Duration,
@@ -22,7 +21,6 @@ pub(crate) struct KeyStore {
     state: Mutex<State>,
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "for the server"))]
 struct State {
     keys: Arc<Keys>,
     /// The version that these keys are of; none where there was no file.
@@ -32,7 +30,6 @@ struct State {
     looked: Instant,
 }
 
-#[cfg_attr(not(test), allow(dead_code, reason = "for the server"))]
 impl KeyStore {
     /// Reads the keys in a state folder, and fails where that can't be done; later failures go to
     /// `complain`, once for each version of the file.

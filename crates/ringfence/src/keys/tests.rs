@@ -1,4 +1,5 @@
 use super::*;
+use ringfence_core::SessionId;
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::sync::Mutex;
@@ -255,26 +256,32 @@ fn what_a_file_of_keys_must_not_be() {
     assert!(failure.message.contains("may write"), "{failure}");
 }
 
+fn session(digit: &str) -> SessionId {
+    SessionId::of_digits(&digit.repeat(SessionId::DIGITS)).unwrap()
+}
+
 #[test]
 fn a_key_of_a_session_opens_that_one_only() {
     let state = tempfile::tempdir().unwrap();
     let keys = SessionKeys::open(state.path()).unwrap();
-    let one = keys.of("sbx_one");
-    assert!(one.starts_with("rfs_") && one.len() == 68, "{one}");
-    assert!(keys.opens("sbx_one", &one));
-    for (session, key) in [
-        ("sbx_two", one.as_str()),
-        ("sbx_on", &one),
-        ("", &one),
-        ("sbx_one", &one[4..]),
-        ("sbx_one", &one[..one.len() - 1]),
-        ("sbx_one", "rfs_"),
-        ("sbx_one", ""),
-        ("sbx_one", &format!("rfs_{}", "0".repeat(64))),
-        ("sbx_one", &one.to_uppercase()),
-        ("sbx_one", &one.replacen("rfs_", "rf_", 1)),
+    let (one, two) = (keys.of(&session("1")), keys.of(&session("2")));
+    assert!(one.starts_with("rfs_") && one.len() == 100, "{one}");
+    assert_eq!(keys.session(&one), Some(session("1")));
+    assert_eq!(keys.session(&two), Some(session("2")));
+    for key in [
+        // The code of one with the digits of the other.
+        &format!("{}{}", &one[..36], &two[36..]),
+        &one[4..],
+        &one[..one.len() - 1],
+        &format!("{one}0"),
+        "rfs_",
+        "",
+        &format!("{}{}", &one[..36], "0".repeat(64)),
+        &format!("{}é{}", &one[..35], &one[37..]),
+        &one.to_uppercase(),
+        &one.replacen("rfs_", "rf_", 1),
     ] {
-        assert!(!keys.opens(session, key), "{session} {key}");
+        assert_eq!(keys.session(key), None, "{key}");
     }
     assert!(Keys::default().find(&one).is_none());
 }
@@ -289,7 +296,7 @@ fn servers_on_one_state_agree_on_keys_of_sessions() {
             .map(|_| {
                 scope.spawn(|| {
                     start.wait();
-                    SessionKeys::open(&folder).unwrap().of("sbx")
+                    SessionKeys::open(&folder).unwrap().of(&session("5"))
                 })
             })
             .collect();
@@ -299,10 +306,13 @@ fn servers_on_one_state_agree_on_keys_of_sessions() {
     let files: Vec<_> = fs::read_dir(&folder).unwrap().collect();
     assert_eq!(files.len(), 1, "nothing is left over: {files:?}");
     assert_eq!(mode(&folder.join("session.secret")), 0o600);
-    let again = SessionKeys::open(&folder).unwrap().of("sbx");
+    let again = SessionKeys::open(&folder).unwrap().of(&session("5"));
     assert_eq!(made.first(), Some(&again), "also after a restart");
     let other = tempfile::tempdir().unwrap();
-    assert_ne!(SessionKeys::open(other.path()).unwrap().of("sbx"), again);
+    assert_ne!(
+        SessionKeys::open(other.path()).unwrap().of(&session("5")),
+        again
+    );
 }
 
 #[test]
@@ -342,10 +352,10 @@ fn keys_of_sessions_stay_what_they_are() {
     let file = state.path().join("session.secret");
     fs::write(&file, [7; 32]).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    // Python: hmac.new(bytes([7] * 32), b"ringfence session key\0sbx_1", "sha256").hexdigest()
+    // Python: hmac.new(bytes([7] * 32), b"ringfence session key\0sbx_333…", "sha256").hexdigest()
     assert_eq!(
-        SessionKeys::open(state.path()).unwrap().of("sbx_1"),
-        "rfs_540b0482a2ae7bbf4b3c234de5a105d97fa817e9a269d6f7d771ff6ad088b418"
+        SessionKeys::open(state.path()).unwrap().of(&session("3")),
+        "rfs_333333333333333333333333333333334dff241423cf6df94b31282ea3ac681da3fb950df67e284c0e5a1f1d679015b4"
     );
 }
 

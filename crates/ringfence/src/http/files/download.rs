@@ -109,11 +109,15 @@ pub(super) async fn send(files: Files, path: &str, headers: &HeaderMap) -> Answe
         ..ReadQuery::new(path)
     };
     let opened = open(&files, &query).await.map_err(refused)?;
-    let left = opened.size.map(|size| size.saturating_sub(offset).min(length));
+    let left = opened
+        .size
+        .map(|size| size.saturating_sub(offset).min(length));
     let mut response = Response::new(body(files, opened.body, left));
     describe(response.headers_mut(), path);
     if let Some(left) = left {
-        response.headers_mut().insert(header::CONTENT_LENGTH, left.into());
+        response
+            .headers_mut()
+            .insert(header::CONTENT_LENGTH, left.into());
     }
     if let (Some(_), Some(size), Some(left @ 1..)) = (range, opened.size, left) {
         let text = format!("bytes {offset}-{}/{size}", offset + left - 1);
@@ -147,8 +151,14 @@ pub(super) fn attachment(headers: &mut HeaderMap, path: &str) {
     if let Ok(value) = HeaderValue::from_str(&format!("attachment; filename*=UTF-8''{name}")) {
         headers.insert(header::CONTENT_DISPOSITION, value);
     }
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("sandbox"),
+    );
 }
 
 /// The bytes as they come; the session is in use until they end. `left` is what was promised.
@@ -249,7 +259,14 @@ mod tests {
         assert_eq!(asked("bytes=0-4"), Some(Range::From(0, Some(4))));
         assert_eq!(asked("bytes=5-"), Some(Range::From(5, None)));
         assert_eq!(asked("bytes=-3"), Some(Range::Last(3)));
-        for all in ["bytes=0-1,3-4", "bytes=4-2", "lines=1-2", "bytes=-", "bytes=+1-2", "0-4"] {
+        for all in [
+            "bytes=0-1,3-4",
+            "bytes=4-2",
+            "lines=1-2",
+            "bytes=-",
+            "bytes=+1-2",
+            "0-4",
+        ] {
             assert_eq!(asked(all), None, "{all}");
         }
     }

@@ -62,7 +62,10 @@ async fn find(app: &App, caller: &Caller, text: &str, scope: Scope) -> Answer<(F
     let id = FileId::parse(text).ok_or_else(|| unknown(text))?;
     let session = id.session().as_str();
     match Files::of(app, caller, session, scope).await {
-        Ok(files) => Ok((id, files)),
+        Ok(files) => {
+            crate::http::act::about(id.session());
+            Ok((id, files))
+        }
         Err(problem) if problem.failure().code == Code::NotFound => Err(unknown(text)),
         Err(problem) => Err(problem),
     }
@@ -171,7 +174,11 @@ fn rfc3339(seconds: f64) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     let (hour, minute, second) = (rest / 3600, rest % 3600 / 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")

@@ -97,7 +97,11 @@ pub(crate) async fn unpack(
 ) -> Answer<StatusCode> {
     let files = Files::of(&app, &caller, &id, Scope::Use).await?;
     let limit = app.config.http.max_upload.0;
-    let mut sending = Sending::begin(&files.guest, query.request()?);
+    let over = || {
+        let message = format!("the archive is over {limit} bytes");
+        Problem::from(Failure::new(Code::TooLarge, message))
+    };
+    let mut sending = Some(Sending::begin(&files.guest, query.request()?));
     let mut body = request.into_body().into_data_stream();
     let mut size: u64 = 0;
     while let Some(piece) = body.next().await {
@@ -107,12 +111,17 @@ pub(crate) async fn unpack(
         })?;
         size = size.saturating_add(piece.len() as u64);
         if size > limit {
-            let message = format!("the archive is over {limit} bytes");
-            return Err(Failure::new(Code::TooLarge, message).into());
+            // As for a file: the rest is heard out for a while, and goes nowhere.
+            sending = None;
+            if size > limit.saturating_mul(2) {
+                return Err(over());
+            }
         }
-        sending.push(piece).await;
+        if let Some(sending) = &mut sending {
+            sending.push(piece).await;
+        }
     }
-    let done = sending.finish().await;
+    let done = sending.ok_or_else(over)?.finish().await;
     done.map_err(|failure| files.refused(failure, &["body"]))?;
     Ok(StatusCode::NO_CONTENT)
 }

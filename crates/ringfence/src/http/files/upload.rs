@@ -128,7 +128,8 @@ struct Meter {
 impl Meter {
     /// What has passed was understood.
     fn use_all(&self) {
-        self.used.store(self.passed.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.used
+            .store(self.passed.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -218,9 +219,7 @@ impl Form<'_> {
                     return Err(Problem::at(&["body", &name], message, "value_error"));
                 }
                 // What a contract's client sends besides is ignored.
-                _ => {
-                    while part.chunk().await.map_err(unread)?.is_some() {}
-                }
+                _ => while part.chunk().await.map_err(unread)?.is_some() {},
             }
         }
         Ok(())
@@ -313,7 +312,10 @@ pub(crate) struct Uploaded {
 
 /// A form with a file.
 #[derive(ToSchema)]
-#[allow(dead_code, reason = "for the documentation only: a form is read as it comes")]
+#[allow(
+    dead_code,
+    reason = "for the documentation only: a form is read as it comes"
+)]
 pub(crate) struct UploadForm {
     #[schema(content_media_type = "application/octet-stream")]
     file: Vec<u8>,
@@ -388,9 +390,9 @@ pub(crate) async fn upload(
             .await
             .map_err(|failure| files.refused(failure, &["body", "path"]))
     });
-    let entry = settled.await.map_err(|e| {
-        Failure::new(Code::Internal, "an upload broke off").detail(e)
-    })??;
+    let entry = settled
+        .await
+        .map_err(|e| Failure::new(Code::Internal, "an upload broke off").detail(e))??;
     let uploaded = Uploaded {
         path: entry.path,
         size_bytes,
@@ -406,7 +408,9 @@ async fn settle(guest: &GuestClient, place: Place, path: &str) -> Result<Entry, 
         Place::Aside(sending, aside) => (sending, aside),
     };
     // Said before the file is made; a folder would be moved out of the way.
-    let there = guest.get::<Entry>("/files/stat", &PathQuery::new(path)).await;
+    let there = guest
+        .get::<Entry>("/files/stat", &PathQuery::new(path))
+        .await;
     match there {
         Ok(entry) if matches!(entry.kind, FileKind::File | FileKind::Symlink) => {}
         Ok(_) => {

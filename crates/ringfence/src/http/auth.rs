@@ -1,0 +1,346 @@
+//! Who asks: keys on the wire, and the door of a server that asks for none.
+
+use super::limits::{Counted, Rate, Rates, too_often};
+use super::problem::{Answer, Problem};
+use super::serve::Peer;
+use super::state::{App, Caller};
+use crate::config::{Auth, Config, Listen};
+use crate::keys::{KeyStore, Scope, SessionKeys};
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use http::{HeaderMap, HeaderValue, Uri, header};
+use ringfence_core::sessions::Owner;
+use ringfence_core::{Code, Failure, SessionId};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a WebSocket's client that can't set headers puts before a key, as a subprotocol.
+const SUBPROTOCOL_KEY: &str = "ringfence.key.";
+/// The subprotocol that is answered with: a browser that offers some expects one of them.
+const SUBPROTOCOL: &str = "ringfence";
+
+/// Whom a server lets in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    /// Everybody, as somebody said in so many words.
+    Open,
+    /// Everybody on this machine, until there are keys.
+    Local,
+    /// Those with keys.
+    Keys,
+}
+
+pub(crate) struct Gate {
+    keys: KeyStore,
+    session_keys: SessionKeys,
+    door: Door,
+    /// Only programs of this machine get here, browsers among them.
+    loopback: bool,
+    /// There were keys. Removing the last one must not open the door.
+    locked: AtomicBool,
+    rates: Rates,
+    rate: Option<Rate>,
+    burst: Option<u64>,
+}
+
+impl Gate {
+    /// Fails where anybody on the network could come in and nobody said so.
+    pub(crate) fn new(config: &Config) -> Result<Self, Failure> {
+        let keys = KeyStore::open(&config.state_dir, |failure| {
+            tracing::error!(
+                detail = failure.detail,
+                "the keys stay as they were: {failure}"
+            );
+        })?;
+        let (loopback, local) = match &config.listen {
+            Listen::Tcp(address) => {
+                let loopback = address.ip().to_canonical().is_loopback();
+                (loopback, loopback)
+            }
+            Listen::Unix(_) => (false, true),
+        };
+        let door = match config.auth {
+            Auth::Off => Door::Open,
+            Auth::Keys if local => Door::Local,
+            Auth::Keys => Door::Keys,
+        };
+        let locked = !keys.keys().is_empty();
+        if door == Door::Keys && !locked {
+            let Listen::Tcp(address) = &config.listen else {
+                return Err(Failure::new(Code::Internal, "a socket that is not local"));
+            };
+            return Err(Failure::new(
+                Code::Forbidden,
+                format!("cannot serve on {address} without keys: anybody there could run code"),
+            )
+            .hint("make a key with `ringfence key add NAME`, or say --no-auth"));
+        }
+        let http = &config.http;
+        Ok(Self {
+            keys,
+            session_keys: SessionKeys::open(&config.state_dir)?,
+            door,
+            loopback,
+            locked: AtomicBool::new(locked),
+            rates: Rates::default(),
+            rate: Rate::new(http.requests_per_second, http.burst),
+            burst: http.burst,
+        })
+    }
+
+    /// The key that opens this session and nothing else.
+    pub(crate) fn session_key(&self, session: &SessionId) -> String {
+        self.session_keys.of(session)
+    }
+
+    fn needs_key(&self) -> bool {
+        match self.door {
+            Door::Open => false,
+            Door::Keys => true,
+            Door::Local => {
+                if !self.keys.keys().is_empty() {
+                    self.locked.store(true, Ordering::Release);
+                }
+                self.locked.load(Ordering::Acquire)
+            }
+        }
+    }
+
+    /// Who has shown one of these, and what is counted for whom.
+    fn known(&self, shown: &[String]) -> Option<(Caller, Counted, Option<Rate>)> {
+        shown.iter().find_map(|shown| {
+            if let Some(key) = self.keys.find(shown) {
+                let rate = key.rate.map(|rate| Rate::new(rate, self.burst));
+                let owner = Owner {
+                    name: key.name.clone(),
+                    sessions: key.max_sessions.map(|n| n as usize),
+                    memory: key.max_memory,
+                };
+                let caller = Caller {
+                    scope: key.scope,
+                    owner: Some(owner),
+                    only: None,
+                };
+                let counted = Counted::Key(key.name.clone());
+                return Some((caller, counted, rate.unwrap_or(self.rate)));
+            }
+            let session = self.session_keys.session(shown)?;
+            let counted = Counted::Session(session.to_string());
+            let caller = Caller {
+                scope: Scope::Use,
+                owner: None,
+                only: Some(session),
+            };
+            Some((caller, counted, self.rate))
+        })
+    }
+}
+
+/// Finds out who asks, before anything else.
+pub(crate) async fn authenticate(
+    State(app): State<App>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let offered = take_subprotocol(request.headers_mut());
+    let caller = match admit(&app.gate, &request, offered.as_ref()) {
+        Ok(caller) => caller,
+        Err(refusal) => return *refusal,
+    };
+    super::act::by(&caller);
+    request.extensions_mut().insert(caller);
+    let mut answer = next.run(request).await;
+    if offered.is_some_and(|offered| offered.plain)
+        && answer.status() == http::StatusCode::SWITCHING_PROTOCOLS
+    {
+        let chosen = HeaderValue::from_static(SUBPROTOCOL);
+        let headers = answer.headers_mut();
+        headers
+            .entry(header::SEC_WEBSOCKET_PROTOCOL)
+            .or_insert(chosen);
+    }
+    answer
+}
+
+fn admit(
+    gate: &Gate,
+    request: &Request,
+    offered: Option<&Offered>,
+) -> Result<Caller, Box<Response>> {
+    let refused = |problem: Problem| Box::new(problem.into_response());
+    let needs_key = gate.needs_key();
+    if !needs_key {
+        check_browser(gate, request).map_err(refused)?;
+    }
+    let path = request.uri().path();
+    if matches!(
+        path.strip_prefix("/v1").unwrap_or(path),
+        "/health" | "/ready"
+    ) {
+        return Ok(Caller::nobody());
+    }
+    let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0);
+    let anonymous = || (Counted::peer(peer), gate.rate);
+    let known = match needs_key {
+        true => gate.known(&shown(request.headers(), offered)),
+        false => None,
+    };
+    let (caller, (counted, rate)) = match known {
+        Some((caller, counted, rate)) => (Some(caller), (counted, rate)),
+        None if needs_key => (None, anonymous()),
+        None => (Some(Caller::anybody()), anonymous()),
+    };
+    if let Some(rate) = rate
+        && let Err(wait) = gate.rates.take(counted, rate)
+    {
+        return Err(Box::new(too_often(wait)));
+    }
+    caller.ok_or_else(|| Box::new(unknown()))
+}
+
+/// The same for every key that opens nothing, and for none.
+fn unknown() -> Response {
+    let failure = Failure::new(Code::Unauthenticated, "a key is needed")
+        .hint("send `Authorization: Bearer KEY`; `ringfence key add NAME` makes one");
+    let mut answer = Problem::from(failure).into_response();
+    let challenge = HeaderValue::from_static("Bearer realm=\"ringfence\"");
+    answer
+        .headers_mut()
+        .insert(header::WWW_AUTHENTICATE, challenge);
+    answer
+}
+
+/// The keys that a request shows.
+fn shown(headers: &HeaderMap, offered: Option<&Offered>) -> Vec<String> {
+    let bearer = headers
+        .get_all(header::AUTHORIZATION)
+        .iter()
+        .filter_map(|value| {
+            let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+        });
+    let api_key = headers.get_all("x-api-key").iter();
+    let api_key = api_key.filter_map(|value| value.to_str().ok());
+    let mut shown: Vec<String> = bearer.chain(api_key).map(str::to_owned).collect();
+    shown.extend(offered.and_then(|offered| offered.key.clone()));
+    shown.truncate(4);
+    shown
+}
+
+/// What a WebSocket's client offers to speak.
+struct Offered {
+    key: Option<String>,
+    /// Besides a key, the name that it can be answered with.
+    plain: bool,
+}
+
+/// Takes keys out of the subprotocols of a WebSocket, so that none is answered with.
+fn take_subprotocol(headers: &mut HeaderMap) -> Option<Offered> {
+    let upgrade = headers.get(header::UPGRADE)?.to_str().ok()?;
+    if !upgrade.eq_ignore_ascii_case("websocket") {
+        return None;
+    }
+    let lines = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    let all: Vec<String> = lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(','))
+        .map(|one| one.trim().to_owned())
+        .collect();
+    let (keys, others): (Vec<_>, Vec<_>) = all
+        .into_iter()
+        .partition(|one| one.starts_with(SUBPROTOCOL_KEY));
+    headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
+    if let Ok(value) = HeaderValue::try_from(others.join(", "))
+        && !others.is_empty()
+    {
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value);
+    }
+    let key = keys
+        .first()
+        .and_then(|key| key.strip_prefix(SUBPROTOCOL_KEY));
+    Some(Offered {
+        key: key.map(str::to_owned),
+        plain: others.iter().any(|one| one == SUBPROTOCOL),
+    })
+}
+
+/// Where no key is needed, a web page in the user's browser is the attacker: it must not get here
+/// under a name that its owner points at us, nor from another site.
+fn check_browser(gate: &Gate, request: &Request) -> Answer<()> {
+    let refused = |what: &str| {
+        Err(Failure::new(Code::Forbidden, what)
+            .hint("with a key this is allowed: `ringfence key add NAME`")
+            .into())
+    };
+    let host = host(request.uri(), request.headers());
+    if gate.loopback && !host.is_some_and(is_literal) {
+        return refused(
+            "requests without a key must name this server by an address or as localhost",
+        );
+    }
+    for origin in request.headers().get_all(header::ORIGIN) {
+        let authority = origin.to_str().ok().and_then(|text| {
+            let rest = text.strip_prefix("http://");
+            rest.or_else(|| text.strip_prefix("https://"))
+        });
+        let same = match (authority, host) {
+            (Some(authority), Some(host)) => authority.eq_ignore_ascii_case(host),
+            _ => false,
+        };
+        if !same {
+            return refused("requests without a key must not come from other web sites");
+        }
+    }
+    Ok(())
+}
+
+/// The name and port under which a client knows us.
+fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let mut named = headers.get_all(header::HOST).iter();
+    match (uri.authority(), named.next(), named.next()) {
+        (Some(authority), None, None) => Some(authority.as_str()),
+        (_, Some(host), None) => host.to_str().ok(),
+        _ => None,
+    }
+}
+
+/// An address, or the name that means this machine everywhere.
+fn is_literal(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map_or(rest, |(name, _)| name),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_localhost_are_literal() {
+        for good in [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "[::1]",
+            "[::1]:80",
+            "10.1.2.3:1",
+        ] {
+            assert!(is_literal(good), "{good}");
+        }
+        for bad in [
+            "",
+            ":80",
+            "evil.example",
+            "localhost.evil.example:80",
+            "127.0.0.1.evil.example",
+            "[evil]:80",
+            "127.1",
+        ] {
+            assert!(!is_literal(bad), "{bad}");
+        }
+    }
+}

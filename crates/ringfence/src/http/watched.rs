@@ -1,0 +1,60 @@
+//! A backend whose failures and times are counted.
+
+use super::seen;
+use async_trait::async_trait;
+use ringfence_core::backend::Notes;
+use ringfence_core::{Backend, Failure, Guarantees, Io, Plan, SandboxId, SandboxInfo};
+use std::sync::Arc;
+use std::time::Instant;
+
+pub(crate) struct Watched(pub Arc<dyn Backend>);
+
+async fn counted<T>(
+    operation: &'static str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let begun = Instant::now();
+    let done = work.await;
+    let failed = done.as_ref().err().map(|failure| failure.code);
+    seen::backend(operation, begun.elapsed(), failed);
+    done
+}
+
+#[async_trait]
+impl Backend for Watched {
+    async fn guarantees(&self) -> Result<Guarantees, Failure> {
+        counted("guarantees", self.0.guarantees()).await
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        counted("create", self.0.create(plan)).await
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
+        counted("dial", self.0.dial(id)).await
+    }
+
+    async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
+        counted("suspend", self.0.suspend(id)).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
+        counted("destroy", self.0.destroy(id)).await
+    }
+
+    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+        counted("annotate", self.0.annotate(id, notes)).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
+        counted("list", self.0.list()).await
+    }
+
+    async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
+        counted("find", self.0.find(id)).await
+    }
+
+    async fn ready(&self) -> Result<(), Failure> {
+        counted("ready", self.0.ready()).await
+    }
+}
