@@ -277,3 +277,21 @@ impl Drop for Server {
         }
     }
 }
+
+/// An interpreter that has what `tests/requirements.txt` names; `./test` makes one.
+pub fn python() -> Outcome<PathBuf> {
+    #[allow(clippy::disallowed_methods, reason = "tests have no settings")]
+    let given = std::env::var_os("RINGFENCE_TEST_PYTHON").map(PathBuf::from);
+    let made = ringfence()
+        .parent()
+        .and_then(Path::parent)
+        .map(|t| t.join("venv/bin/python3"));
+    let python = given.or(made).unwrap_or_default();
+    if !python.exists() {
+        let python = python.display();
+        return Err(
+            format!("there is no {python}: ./test makes it, or set RINGFENCE_TEST_PYTHON").into(),
+        );
+    }
+    Ok(python)
+}

@@ -213,13 +213,13 @@ fn kind(method: &Method, route: &str) -> Option<&'static str> {
         ("POST", Some("/suspend"), _) => "suspend",
         ("POST", Some("/exec"), _) => "exec",
         ("POST", Some("/programmatic-tools/register"), _) => "register_tools",
-        ("POST" | "PUT", Some(rest), _) if rest.starts_with("/files") => "upload",
-        ("DELETE", Some(rest), _) if rest.starts_with("/files") => "delete_files",
-        ("GET", Some("/files"), _) => "download",
-        ("GET", Some(rest), _) if rest.starts_with("/files/") && rest != "/files/list" => {
+        ("POST", Some("/files"), _) | ("PUT", Some("/tar"), _) => "upload",
+        ("GET", Some("/files" | "/tar"), _) | ("GET", None, "/files/{file_id}/content") => {
             "download"
         }
-        ("GET", None, rest) if rest.starts_with("/files/") => "download",
+        ("DELETE", Some("/files"), _) | ("DELETE", None, "/files/{file_id}") => "delete_files",
+        ("POST", Some("/files/glob" | "/files/grep"), _) => return None,
+        ("POST", Some(rest), _) if rest.starts_with("/files/") => "change_files",
         ("POST", Some(rest), _) if rest.starts_with("/jobs") => "job",
         ("GET", Some(rest), _) if rest.ends_with("/pty") || rest.ends_with("/terminal") => {
             "terminal"
