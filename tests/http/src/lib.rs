@@ -50,7 +50,9 @@ pub fn key(state: &Path, name: &str, more: &[&str]) -> Outcome<String> {
 pub fn bearer(key: &str) -> Outcome<reqwest::Client> {
     let mut headers = reqwest::header::HeaderMap::new();
     headers.insert("authorization", format!("Bearer {key}").parse()?);
-    Ok(reqwest::Client::builder().default_headers(headers).build()?)
+    Ok(reqwest::Client::builder()
+        .default_headers(headers)
+        .build()?)
 }
 
 /// Asks again until the answer is the one that is waited for.
@@ -84,11 +86,25 @@ impl Server {
 
     /// The same at whichever address the arguments or the environment say.
     pub fn start_with(state: &Path, args: &[&str], env: &[(&str, &str)]) -> Outcome<Self> {
-        let mut child = Command::new(ringfence())
-            .args(["serve", "--state-dir"])
-            .arg(state)
-            .args(args)
-            .envs(env.iter().copied())
+        let mut command = Command::new(ringfence());
+        command.args(["serve", "--state-dir"]).arg(state).args(args);
+        Self::start_command(command.envs(env.iter().copied()), state)
+    }
+
+    /// With few descriptors.
+    pub fn start_limited(state: &Path, descriptors: u32) -> Outcome<Self> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh"])
+            .arg(descriptors.to_string())
+            .arg(ringfence())
+            .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
+            .arg(state);
+        Self::start_command(&mut command, state)
+    }
+
+    fn start_command(command: &mut Command, state: &Path) -> Outcome<Self> {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -111,7 +127,9 @@ impl Server {
         let kept = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                kept.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
+                kept.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(line.clone());
                 let _ = std::io::Write::write_all(
                     &mut std::io::stderr(),
                     format!("server: {line}\n").as_bytes(),
@@ -141,7 +159,10 @@ impl Server {
 
     /// The lines of its log so far.
     pub fn log(&self) -> Vec<String> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.said
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// A line of the log that fits, once it is there.
@@ -251,7 +272,9 @@ impl Server {
 
     pub async fn tool(&self, session: &str, tool: &str, input: &Value) -> Outcome<Value> {
         let body = json!({"tool": tool, "input": input});
-        let (status, answer) = self.post(&format!("/sessions/{session}/exec"), &body).await?;
+        let (status, answer) = self
+            .post(&format!("/sessions/{session}/exec"), &body)
+            .await?;
         if status != 200 {
             return Err(format!("exec: {status} {answer}").into());
         }

@@ -101,13 +101,27 @@ async fn scopes_allow_what_they_say() -> Outcome {
     let user = key(&server.state, "user", &[])?;
     let none = json!({});
     // The server has seen the new keys when they open something.
-    until(async || Ok((server.as_key(&user, "GET", "/sessions", None).await?.0 == 200).then_some(()))).await?;
-    let (status, made) = server.as_key(&user, "POST", "/sessions", Some(&none)).await?;
+    until(async || {
+        Ok((server.as_key(&user, "GET", "/sessions", None).await?.0 == 200).then_some(()))
+    })
+    .await?;
+    let (status, made) = server
+        .as_key(&user, "POST", "/sessions", Some(&none))
+        .await?;
     assert_eq!(status, 201, "{made}");
-    let (status, refused) = server.as_key(&read, "POST", "/sessions", Some(&none)).await?;
+    let (status, refused) = server
+        .as_key(&read, "POST", "/sessions", Some(&none))
+        .await?;
     assert_eq!((status, &refused["code"]), (403, &json!("forbidden")));
     assert_eq!(server.as_key(&read, "GET", "/sessions", None).await?.0, 200);
-    assert_eq!(bearer(&read)?.get(format!("{}/metrics", server.url)).send().await?.status(), 200);
+    assert_eq!(
+        bearer(&read)?
+            .get(format!("{}/metrics", server.url))
+            .send()
+            .await?
+            .status(),
+        200
+    );
     let id = made["session_id"].as_str().ok_or("no id")?;
     let path = format!("/sessions/{id}");
     let exec = json!({"tool": "code_execution", "input": {"code": "print(1)"}});
@@ -120,7 +134,9 @@ async fn scopes_allow_what_they_say() -> Outcome {
         let (status, _) = server.as_key(&read, method, &path, body).await?;
         assert_eq!(status, 403, "{method} {path}");
     }
-    let (status, _) = server.as_key(&user, "POST", &format!("{path}/exec"), Some(&exec)).await?;
+    let (status, _) = server
+        .as_key(&user, "POST", &format!("{path}/exec"), Some(&exec))
+        .await?;
     assert_eq!(status, 200);
     Ok(())
 }
@@ -136,7 +152,9 @@ async fn sessions_of_other_keys_are_not_there() -> Outcome {
     for owner in [&one, &two] {
         // The same name of the caller's own means another session for each.
         let body = json!({"key": "conversation"});
-        let (status, made) = server.as_key(owner, "POST", "/sessions", Some(&body)).await?;
+        let (status, made) = server
+            .as_key(owner, "POST", "/sessions", Some(&body))
+            .await?;
         assert_eq!(status, 201, "{made}");
         ids.push(made["session_id"].as_str().ok_or("no id")?.to_owned());
     }
@@ -145,7 +163,10 @@ async fn sessions_of_other_keys_are_not_there() -> Outcome {
         let (status, page) = server.as_key(key, "GET", "/sessions", None).await?;
         assert_eq!(status, 200);
         let all = page["sessions"].as_array().ok_or("no list")?;
-        Ok(all.iter().filter_map(|s| Some(s["session_id"].as_str()?.to_owned())).collect())
+        Ok(all
+            .iter()
+            .filter_map(|s| Some(s["session_id"].as_str()?.to_owned()))
+            .collect())
     };
     assert_eq!(listed(&one).await?, ids[..1]);
     assert_eq!(listed(&two).await?, ids[1..]);
@@ -161,11 +182,19 @@ async fn sessions_of_other_keys_are_not_there() -> Outcome {
         ("POST", "/exec", Some(&exec)),
         ("POST", "/suspend", None),
     ] {
-        let (status, refused) = server.as_key(&one, method, &format!("{theirs}{rest}"), body).await?;
+        let (status, refused) = server
+            .as_key(&one, method, &format!("{theirs}{rest}"), body)
+            .await?;
         assert_eq!(status, 404, "{method} {rest} {refused}");
         // Word for word as for one that does not exist.
-        let (_, unknown) = server.as_key(&one, method, &format!("{absent}{rest}"), body).await?;
-        let words = |v: &Value| v.to_string().replace(&ids[1], "ID").replace(&absent[10..], "ID");
+        let (_, unknown) = server
+            .as_key(&one, method, &format!("{absent}{rest}"), body)
+            .await?;
+        let words = |v: &Value| {
+            v.to_string()
+                .replace(&ids[1], "ID")
+                .replace(&absent[10..], "ID")
+        };
         assert_eq!(words(&refused), words(&unknown));
     }
     // A delete of what is not there succeeds and deletes nothing.
@@ -187,23 +216,38 @@ async fn the_key_of_a_session_opens_only_that() -> Outcome {
     let other_id = other["session_id"].as_str().ok_or("no id")?;
     let exec = json!({"tool": "code_execution", "input": {"code": "print(1)"}});
     let on = |id: &str, rest: &str| format!("/sessions/{id}{rest}");
-    let ask = async |method: &str, path: &str, body: Option<&Value>| server.as_key(key, method, path, body).await;
+    let ask = async |method: &str, path: &str, body: Option<&Value>| {
+        server.as_key(key, method, path, body).await
+    };
     assert_eq!(ask("GET", &on(id, ""), None).await?.0, 200);
     assert_eq!(ask("POST", &on(id, "/exec"), Some(&exec)).await?.0, 200);
     assert_eq!(ask("GET", &on(other_id, ""), None).await?.0, 404);
-    assert_eq!(ask("POST", &on(other_id, "/exec"), Some(&exec)).await?.0, 404);
+    assert_eq!(
+        ask("POST", &on(other_id, "/exec"), Some(&exec)).await?.0,
+        404
+    );
     let (_, page) = ask("GET", "/sessions", None).await?;
     assert_eq!(page["sessions"].as_array().map(Vec::len), Some(1), "{page}");
     assert_eq!(page["sessions"][0]["session_id"], *id);
-    assert!(page["sessions"][0]["session_key"].is_null(), "it is shown once");
+    assert!(
+        page["sessions"][0]["session_key"].is_null(),
+        "it is shown once"
+    );
     assert_eq!(ask("POST", "/sessions", Some(&json!({}))).await?.0, 403);
     assert_eq!(ask("GET", "/metrics", None).await?.0, 403);
     // With the code of another session it is no key at all.
     let theirs = other["session_key"].as_str().ok_or("no key")?;
     let mixed = format!("{}{}", &key[..36], &theirs[36..]);
-    assert_eq!(server.as_key(&mixed, "GET", &on(id, ""), None).await?.0, 401);
+    assert_eq!(
+        server.as_key(&mixed, "GET", &on(id, ""), None).await?.0,
+        401
+    );
     assert_eq!(ask("DELETE", &on(other_id, ""), None).await?.0, 204);
-    assert_eq!(server.get(&on(other_id, "")).await?.0, 200, "that deleted nothing");
+    assert_eq!(
+        server.get(&on(other_id, "")).await?.0,
+        200,
+        "that deleted nothing"
+    );
     assert_eq!(ask("DELETE", &on(id, ""), None).await?.0, 204);
     assert_eq!(ask("GET", &on(id, ""), None).await?.0, 404);
     Ok(())
@@ -216,11 +260,16 @@ async fn quotas_of_a_key_hold() -> Outcome {
     let few = key(&state, "few", &["--max-sessions", "1"])?;
     let small = key(&state, "small", &["--max-memory", "300m"])?;
     let server = Server::start_on(&state, &[], &[])?;
-    let make = async |key: &str, body: Value| server.as_key(key, "POST", "/sessions", Some(&body)).await;
+    let make =
+        async |key: &str, body: Value| server.as_key(key, "POST", "/sessions", Some(&body)).await;
     let (status, made) = make(&few, json!({})).await?;
     assert_eq!(status, 201, "{made}");
     let (status, refused) = make(&few, json!({})).await?;
-    assert_eq!((status, &refused["code"]), (429, &json!("too_many")), "{refused}");
+    assert_eq!(
+        (status, &refused["code"]),
+        (429, &json!("too_many")),
+        "{refused}"
+    );
     let path = format!("/sessions/{}", made["session_id"].as_str().ok_or("no id")?);
     assert_eq!(server.as_key(&few, "DELETE", &path, None).await?.0, 204);
     assert_eq!(make(&few, json!({})).await?.0, 201);
@@ -252,7 +301,10 @@ async fn keys_come_and_go_while_the_server_runs() -> Outcome {
     becomes(Some(&first), 200).await?;
     verb(&server.state, &["key", "rm", "first"])?;
     becomes(Some(&first), 401).await?;
-    assert_eq!(server.as_key(&second, "GET", "/sessions", None).await?.0, 200);
+    assert_eq!(
+        server.as_key(&second, "GET", "/sessions", None).await?.0,
+        200
+    );
     // The last key that goes takes everybody's access along, and does not give it to everybody.
     verb(&server.state, &["key", "rm", "second"])?;
     becomes(Some(&second), 401).await?;
@@ -292,11 +344,19 @@ async fn the_network_is_not_served_without_keys() -> Outcome {
     for address in ["0.0.0.0:0", "[::]:0"] {
         let said = refusal(&state, &["--listen", address])?;
         assert!(said.contains("without keys"), "{said}");
-        assert!(said.contains("ringfence key add") && said.contains("--no-auth"), "{said}");
+        assert!(
+            said.contains("ringfence key add") && said.contains("--no-auth"),
+            "{said}"
+        );
     }
     let any = [("RINGFENCE_LISTEN", "0.0.0.0:0")];
     let off = [any[0], ("RINGFENCE_AUTH", "off")];
-    let local = |server: &Server| format!("http://127.0.0.1:{}/sessions", server.url.rsplit(':').next().unwrap_or_default());
+    let local = |server: &Server| {
+        format!(
+            "http://127.0.0.1:{}/sessions",
+            server.url.rsplit(':').next().unwrap_or_default()
+        )
+    };
     for (args, env) in [(&["--no-auth"][..], &any[..]), (&[], &off)] {
         let server = Server::start_with(&state, args, env)?;
         let url = local(&server);
@@ -316,12 +376,30 @@ async fn the_network_is_not_served_without_keys() -> Outcome {
 #[tokio::test]
 async fn web_pages_do_not_reach_a_server_without_keys() -> Outcome {
     let server = Server::start(&[])?;
-    let (address, port) = (server.address().to_owned(), server.address().rsplit(':').next().unwrap_or_default());
+    let (address, port) = (
+        server.address().to_owned(),
+        server.address().rsplit(':').next().unwrap_or_default(),
+    );
     let local = format!("localhost:{port}");
-    for good in [address.as_str(), &local, "localhost", "[::1]:80", "127.0.0.1"] {
-        assert_eq!(get(&server, "/sessions", &[("host", good)]).await?, 200, "{good}");
+    for good in [
+        address.as_str(),
+        &local,
+        "localhost",
+        "[::1]:80",
+        "127.0.0.1",
+    ] {
+        assert_eq!(
+            get(&server, "/sessions", &[("host", good)]).await?,
+            200,
+            "{good}"
+        );
     }
-    for bad in ["evil.example", &format!("evil.example:{port}"), "localhost.evil.example", ""] {
+    for bad in [
+        "evil.example",
+        &format!("evil.example:{port}"),
+        "localhost.evil.example",
+        "",
+    ] {
         let (status, _, text) = send(&server, "GET", "/sessions", &[("host", bad)]).await?;
         assert_eq!(status, 403, "{bad} {text}");
         assert!(text.contains("\"code\":\"forbidden\""), "{text}");
@@ -329,18 +407,29 @@ async fn web_pages_do_not_reach_a_server_without_keys() -> Outcome {
     let same = format!("http://{address}");
     let from = async |method: &str, origin: &str, more: &[(&str, &str)]| {
         let headers = [&[("origin", origin)], more].concat();
-        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(send(&server, method, "/sessions", &headers).await?.0)
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(
+            send(&server, method, "/sessions", &headers).await?.0,
+        )
     };
     assert_eq!(from("POST", &same, &[]).await?, 201);
     let socket = [("upgrade", "websocket"), ("connection", "upgrade")];
     assert_eq!(from("GET", &same, &socket).await?, 200);
-    for bad in ["http://evil.example", "null", "https://evil.example:8080", &format!("http://127.0.0.1.evil.example:{port}"), "http://localhost:1"] {
+    for bad in [
+        "http://evil.example",
+        "null",
+        "https://evil.example:8080",
+        &format!("http://127.0.0.1.evil.example:{port}"),
+        "http://localhost:1",
+    ] {
         assert_eq!(from("POST", bad, &[]).await?, 403, "{bad}");
         assert_eq!(from("GET", bad, &socket).await?, 403, "{bad}");
     }
     // What shows a key is not sent by a browser on its own.
     let (server, key) = Server::start_with_key(&[])?;
-    for headers in [[("x-api-key", key.as_str()), ("host", "ringfence.example")], [("x-api-key", &key), ("origin", "https://console.example")]] {
+    for headers in [
+        [("x-api-key", key.as_str()), ("host", "ringfence.example")],
+        [("x-api-key", &key), ("origin", "https://console.example")],
+    ] {
         assert_eq!(get(&server, "/sessions", &headers).await?, 200);
     }
     Ok(())
@@ -355,7 +444,9 @@ async fn a_socket_in_the_file_system_needs_no_key() -> Outcome {
     let listen = format!("unix:{}", path.display());
     let _server = Server::start_with(&state, &[], &[("RINGFENCE_LISTEN", &listen)])?;
     let mut stream = tokio::net::UnixStream::connect(&path).await?;
-    stream.write_all(b"GET /sessions HTTP/1.1\r\nhost: whatever\r\nconnection: close\r\n\r\n").await?;
+    stream
+        .write_all(b"GET /sessions HTTP/1.1\r\nhost: whatever\r\nconnection: close\r\n\r\n")
+        .await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");

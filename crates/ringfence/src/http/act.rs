@@ -48,7 +48,11 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 }
 
 impl Act {
-    pub(super) fn new(request: String, trace: tracing::Span, audit: Option<Arc<Audit>>) -> Arc<Self> {
+    pub(super) fn new(
+        request: String,
+        trace: tracing::Span,
+        audit: Option<Arc<Audit>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             request,
             begun: Instant::now(),
@@ -102,7 +106,11 @@ impl Act {
             Ok(end) => outcome(end),
             Err(failure) => failure.code.name(),
         };
-        if let Ok(JobEnd { certificate: Some(certificate), .. }) = end {
+        if let Ok(JobEnd {
+            certificate: Some(certificate),
+            ..
+        }) = end
+        {
             seen::death(certificate);
         }
         let mut said = self.lock();
@@ -136,12 +144,17 @@ impl Drop for Act {
 fn outcome(end: &JobEnd) -> &'static str {
     match (&end.certificate, &end.exit) {
         // What was cut short went on to its end.
-        (Some(Certificate { ended: ringfence_core::proto::Ended::Output, .. }) | None, exit) => {
-            match exit {
-                Exit::Code(0) => "ok",
-                _ => "failed",
-            }
-        }
+        (
+            Some(Certificate {
+                ended: ringfence_core::proto::Ended::Output,
+                ..
+            })
+            | None,
+            exit,
+        ) => match exit {
+            Exit::Code(0) => "ok",
+            _ => "failed",
+        },
         (Some(certificate), _) => certificate.cause.name(),
     }
 }

@@ -216,10 +216,14 @@ fn kind(method: &Method, route: &str) -> Option<&'static str> {
         ("POST" | "PUT", Some(rest), _) if rest.starts_with("/files") => "upload",
         ("DELETE", Some(rest), _) if rest.starts_with("/files") => "delete_files",
         ("GET", Some("/files"), _) => "download",
-        ("GET", Some(rest), _) if rest.starts_with("/files/") && rest != "/files/list" => "download",
+        ("GET", Some(rest), _) if rest.starts_with("/files/") && rest != "/files/list" => {
+            "download"
+        }
         ("GET", None, rest) if rest.starts_with("/files/") => "download",
         ("POST", Some(rest), _) if rest.starts_with("/jobs") => "job",
-        ("GET", Some(rest), _) if rest.ends_with("/pty") || rest.ends_with("/terminal") => "terminal",
+        ("GET", Some(rest), _) if rest.ends_with("/pty") || rest.ends_with("/terminal") => {
+            "terminal"
+        }
         ("GET" | "HEAD" | "OPTIONS", _, _) => return None,
         _ => "other",
     })

@@ -48,7 +48,10 @@ impl Gate {
     /// Fails where anybody on the network could come in and nobody said so.
     pub(crate) fn new(config: &Config) -> Result<Self, Failure> {
         let keys = KeyStore::open(&config.state_dir, |failure| {
-            tracing::error!(detail = failure.detail, "the keys stay as they were: {failure}");
+            tracing::error!(
+                detail = failure.detail,
+                "the keys stay as they were: {failure}"
+            );
         })?;
         let (loopback, local) = match &config.listen {
             Listen::Tcp(address) => {
@@ -171,7 +174,10 @@ fn admit(
         check_browser(gate, request).map_err(refused)?;
     }
     let path = request.uri().path();
-    if matches!(path.strip_prefix("/v1").unwrap_or(path), "/health" | "/ready") {
+    if matches!(
+        path.strip_prefix("/v1").unwrap_or(path),
+        "/health" | "/ready"
+    ) {
         return Ok(Caller::nobody());
     }
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0);
@@ -199,16 +205,21 @@ fn unknown() -> Response {
         .hint("send `Authorization: Bearer KEY`; `ringfence key add NAME` makes one");
     let mut answer = Problem::from(failure).into_response();
     let challenge = HeaderValue::from_static("Bearer realm=\"ringfence\"");
-    answer.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    answer
+        .headers_mut()
+        .insert(header::WWW_AUTHENTICATE, challenge);
     answer
 }
 
 /// The keys that a request shows.
 fn shown(headers: &HeaderMap, offered: Option<&Offered>) -> Vec<String> {
-    let bearer = headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| {
-        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
-    });
+    let bearer = headers
+        .get_all(header::AUTHORIZATION)
+        .iter()
+        .filter_map(|value| {
+            let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+        });
     let api_key = headers.get_all("x-api-key").iter();
     let api_key = api_key.filter_map(|value| value.to_str().ok());
     let mut shown: Vec<String> = bearer.chain(api_key).map(str::to_owned).collect();
@@ -245,7 +256,9 @@ fn take_subprotocol(headers: &mut HeaderMap) -> Option<Offered> {
     {
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value);
     }
-    let key = keys.first().and_then(|key| key.strip_prefix(SUBPROTOCOL_KEY));
+    let key = keys
+        .first()
+        .and_then(|key| key.strip_prefix(SUBPROTOCOL_KEY));
     Some(Offered {
         key: key.map(str::to_owned),
         plain: others.iter().any(|one| one == SUBPROTOCOL),
@@ -262,7 +275,9 @@ fn check_browser(gate: &Gate, request: &Request) -> Answer<()> {
     };
     let host = host(request.uri(), request.headers());
     if gate.loopback && !host.is_some_and(is_literal) {
-        return refused("requests without a key must name this server by an address or as localhost");
+        return refused(
+            "requests without a key must name this server by an address or as localhost",
+        );
     }
     for origin in request.headers().get_all(header::ORIGIN) {
         let authority = origin.to_str().ok().and_then(|text| {
@@ -305,10 +320,26 @@ mod tests {
 
     #[test]
     fn addresses_and_localhost_are_literal() {
-        for good in ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:80", "10.1.2.3:1"] {
+        for good in [
+            "localhost",
+            "LOCALHOST:8080",
+            "127.0.0.1",
+            "127.0.0.1:80",
+            "[::1]",
+            "[::1]:80",
+            "10.1.2.3:1",
+        ] {
             assert!(is_literal(good), "{good}");
         }
-        for bad in ["", ":80", "evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", "[evil]:80", "127.1"] {
+        for bad in [
+            "",
+            ":80",
+            "evil.example",
+            "localhost.evil.example:80",
+            "127.0.0.1.evil.example",
+            "[evil]:80",
+            "127.1",
+        ] {
             assert!(!is_literal(bad), "{bad}");
         }
     }

@@ -1,8 +1,8 @@
 //! `/health`: whether the server lives; `/ready`: whether it can do its work; `/metrics`: numbers.
 
 use super::problem::{Answer, ProblemBody};
-use super::state::{App, Caller, Scope};
 use super::seen;
+use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::IntoResponse;
@@ -64,9 +64,11 @@ impl Readiness {
                 code: Code::Unavailable,
                 ..failure
             }),
-            Ok(Err(broken)) => {
-                Err(Failure::new(Code::Unavailable, "the look at the backend broke off").detail(broken))
-            }
+            Ok(Err(broken)) => Err(Failure::new(
+                Code::Unavailable,
+                "the look at the backend broke off",
+            )
+            .detail(broken)),
             Err(_) => Err(Failure::new(
                 Code::Unavailable,
                 format!("the backend has not answered for {} s", QUICK.as_secs()),

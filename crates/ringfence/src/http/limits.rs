@@ -37,7 +37,11 @@ struct Bounded {
 }
 
 impl Bounded {
-    fn fail(&self, fate: u8, error: std::io::ErrorKind) -> Option<Result<Frame<Bytes>, axum::Error>> {
+    fn fail(
+        &self,
+        fate: u8,
+        error: std::io::ErrorKind,
+    ) -> Option<Result<Frame<Bytes>, axum::Error>> {
         self.fate.store(fate, Ordering::Release);
         Some(Err(axum::Error::new(std::io::Error::from(error))))
     }
@@ -93,7 +97,10 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
             .with_status(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
             .into_response();
     }
-    let most = http.max_body.0.max(http.max_upload.0.saturating_add(AROUND));
+    let most = http
+        .max_body
+        .0
+        .max(http.max_upload.0.saturating_add(AROUND));
     let fate = Arc::new(AtomicU8::new(FINE));
     let request = request.map(|body| {
         if http_body::Body::is_end_stream(&body) {
@@ -221,8 +228,8 @@ impl Rates {
 /// Tells a caller to come back later.
 pub(crate) fn too_often(wait: Duration) -> Response {
     let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
-    let failure = Failure::new(Code::TooMany, "too many requests")
-        .hint(format!("try again in {seconds} s"));
+    let failure =
+        Failure::new(Code::TooMany, "too many requests").hint(format!("try again in {seconds} s"));
     let mut answer = Problem::from(failure).into_response();
     answer
         .headers_mut()
@@ -247,7 +254,10 @@ mod tests {
         assert_eq!(take(0), Err(Duration::from_millis(500)));
         assert_eq!(take(250), Err(Duration::from_millis(250)));
         assert_eq!(take(500), Ok(()));
-        assert!((0..3).all(|_| take(60_000).is_ok()), "and no more than it holds");
+        assert!(
+            (0..3).all(|_| take(60_000).is_ok()),
+            "and no more than it holds"
+        );
         assert!(take(60_000).is_err());
         let other = Counted::Key("other".to_owned());
         assert!(rates.take_at(other, rate, start).is_ok());

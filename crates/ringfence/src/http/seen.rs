@@ -52,16 +52,31 @@ pub(crate) fn start() -> Result<PrometheusHandle, Failure> {
     metrics::set_global_recorder(recorder).map_err(|e| failed(&e))?;
     describe_gauge!(SESSIONS, "sessions that this server knows, by backend");
     describe_counter!(CREATES, "sessions asked for, by outcome");
-    describe_histogram!(CREATE_SECONDS, "seconds that the creation of a session took");
+    describe_histogram!(
+        CREATE_SECONDS,
+        "seconds that the creation of a session took"
+    );
     describe_counter!(EXECS, "commands and calls that ended, by kind and outcome");
     describe_histogram!(EXEC_SECONDS, "seconds from the request to the end, by kind");
     describe_counter!(REQUESTS, "requests, by route, method and status");
     describe_histogram!(REQUEST_SECONDS, "seconds until an answer began, by route");
-    describe_counter!(DEATHS, "ends that were not their own, by what ended and why");
-    describe_counter!(BACKEND_ERRORS, "failures of the backend, by operation and code");
-    describe_histogram!(BACKEND_SECONDS, "seconds that the backend took, by operation");
+    describe_counter!(
+        DEATHS,
+        "ends that were not their own, by what ended and why"
+    );
+    describe_counter!(
+        BACKEND_ERRORS,
+        "failures of the backend, by operation and code"
+    );
+    describe_histogram!(
+        BACKEND_SECONDS,
+        "seconds that the backend took, by operation"
+    );
     describe_gauge!(CONNECTIONS, "connections of clients");
-    describe_counter!(AUDIT_ERRORS, "lines of the audit file that could not be written");
+    describe_counter!(
+        AUDIT_ERRORS,
+        "lines of the audit file that could not be written"
+    );
     describe_gauge!(BUILD, "always 1; the version is a label");
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     gauge!(CONNECTIONS).set(0.0);
@@ -178,7 +193,15 @@ pub(crate) async fn observe(
     }
     let _log = log.enter();
     let ms = (took.as_secs_f64() * 1e6).round() / 1e3;
-    tracing::info!(method, route, status = number, ms, key = said.who, session = said.session, "answered");
+    tracing::info!(
+        method,
+        route,
+        status = number,
+        ms,
+        key = said.who,
+        session = said.session,
+        "answered"
+    );
     answer
 }
 

@@ -157,7 +157,10 @@ pub(crate) async fn serve(
     let _ = stopping.send(true);
     drop(server);
     // Nothing is ever sent: this waits until every connection has let go.
-    if tokio::time::timeout(http.drain, ended.recv()).await.is_err() {
+    if tokio::time::timeout(http.drain, ended.recv())
+        .await
+        .is_err()
+    {
         tracing::warn!("some requests did not end in time and are cut off");
     }
 }

@@ -89,9 +89,7 @@ impl Caller {
     pub(crate) fn may_beyond(&self, scope: Scope) -> Answer<()> {
         match self.only {
             None => self.may(scope),
-            Some(_) => {
-                Err(Failure::new(Code::Forbidden, "this key opens one session only").into())
-            }
+            Some(_) => Err(Failure::new(Code::Forbidden, "this key opens one session only").into()),
         }
     }
 

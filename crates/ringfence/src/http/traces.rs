@@ -20,7 +20,10 @@ mod absent {
                 None => Ok(None),
                 Some(endpoint) => Err(Failure::new(
                     Code::Unenforceable,
-                    format!("cannot send traces to {}: this build has no OTLP", endpoint.0),
+                    format!(
+                        "cannot send traces to {}: this build has no OTLP",
+                        endpoint.0
+                    ),
                 )
                 .hint("build it with the feature `otlp`")),
             }
@@ -80,8 +83,10 @@ mod present {
             };
             let what = format!("cannot send traces to {}", endpoint.0);
             if !endpoint.0.starts_with("http://") {
-                return Err(Failure::invalid(format!("{what}: only http is spoken here"))
-                    .hint("name a collector on this machine, which can speak TLS to others"));
+                return Err(
+                    Failure::invalid(format!("{what}: only http is spoken here"))
+                        .hint("name a collector on this machine, which can speak TLS to others"),
+                );
             }
             let exporter = SpanExporter::builder()
                 .with_http()
@@ -142,7 +147,10 @@ mod present {
 
     #[async_trait]
     impl HttpClient for Plain {
-        async fn send_bytes(&self, request: http::Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        async fn send_bytes(
+            &self,
+            request: http::Request<Bytes>,
+        ) -> Result<Response<Bytes>, HttpError> {
             let uri = request.uri();
             let authority = uri.authority().ok_or("no host")?;
             let port = authority.port_u16().unwrap_or(80);
@@ -169,7 +177,10 @@ mod present {
             stream.write_all(&head)?;
             let mut answer = Vec::new();
             stream.take(ANSWER).read_to_end(&mut answer)?;
-            let line = answer.split(|byte| *byte == b'\r').next().unwrap_or_default();
+            let line = answer
+                .split(|byte| *byte == b'\r')
+                .next()
+                .unwrap_or_default();
             let line = std::str::from_utf8(line)?;
             let status = line.split(' ').nth(1).ok_or("no status")?;
             let mut response = Response::new(Bytes::new());

@@ -309,7 +309,10 @@ fn servers_on_one_state_agree_on_keys_of_sessions() {
     let again = SessionKeys::open(&folder).unwrap().of(&session("5"));
     assert_eq!(made.first(), Some(&again), "also after a restart");
     let other = tempfile::tempdir().unwrap();
-    assert_ne!(SessionKeys::open(other.path()).unwrap().of(&session("5")), again);
+    assert_ne!(
+        SessionKeys::open(other.path()).unwrap().of(&session("5")),
+        again
+    );
 }
 
 #[test]
