@@ -68,7 +68,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let _ = Command::new("kill")
+            .arg(self.child.id().to_string())
+            .status();
         let _ = self.child.wait();
     }
 }
@@ -228,7 +230,10 @@ fn measure(home: &Path, rounds: usize, sessions: usize) -> Result<()> {
     }
     client.delete(&live)?;
     let mut out = anstream::stdout();
-    writeln!(out, "| over HTTP | p50 ms | p99 ms | ratio to bare | at most |")?;
+    writeln!(
+        out,
+        "| over HTTP | p50 ms | p99 ms | ratio to bare | at most |"
+    )?;
     writeln!(out, "|---|---|---|---|---|")?;
     let unit = quantile(&base, 0.5);
     for (name, samples, most) in [
@@ -239,7 +244,10 @@ fn measure(home: &Path, rounds: usize, sessions: usize) -> Result<()> {
     ] {
         let (p50, p99) = (quantile(samples, 0.5), quantile(samples, 0.99));
         let ratio = p50 / unit;
-        writeln!(out, "| {name} | {p50:.3} | {p99:.3} | {ratio:.3} | {most} |")?;
+        writeln!(
+            out,
+            "| {name} | {p50:.3} | {p99:.3} | {ratio:.3} | {most} |"
+        )?;
     }
     let times = rounds.clamp(1, 25);
     let alone = per_second(times, || bare().map(drop))?;

@@ -3,7 +3,7 @@
 //! Beside the shape's own keys every `content` carries `stdout`, `stderr` and `return_code`, so
 //! that a client that reads only those three works with every tool.
 
-use ringfence_proto::{Cause, Certificate, Ended, ExecResult, Exit, Rich};
+use ringfence_proto::{Cause, Certificate, Ended, ExecResult, Exit, JobEnd, Rich};
 use serde_json::{Value, json};
 
 /// The tools that answer in blocks.
@@ -78,23 +78,26 @@ impl Text {
             }
         }
         if let Some(shell) = result.end.shell.as_deref().filter(|s| !s.ends_with("bash")) {
-            add_line(&mut stderr, &format!("[there is no bash here: run by {shell}]"));
+            add_line(
+                &mut stderr,
+                &format!("[there is no bash here: run by {shell}]"),
+            );
         }
         Self {
             stdout,
             stderr,
-            return_code: return_code(result),
+            return_code: return_code(&result.end),
         }
     }
 }
 
-fn return_code(result: &ExecResult) -> i32 {
-    let timed_out = result
-        .end
+/// One number for how something ended: its own, minus a signal's, or -1.
+pub fn return_code(end: &JobEnd) -> i32 {
+    let timed_out = end
         .certificate
         .as_ref()
         .is_some_and(|c| c.cause == Cause::WallClock);
-    match result.end.exit {
+    match end.exit {
         _ if timed_out => -1,
         Exit::Code(code) => code,
         Exit::Signal(signal) => -signal,

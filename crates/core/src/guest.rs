@@ -15,7 +15,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ringfence_proto::{
     Code, Event, ExecRequest, ExecResult, Failure, Health, JobInfo, KernelInfo, KernelRequest,
-    PROTOCOL, RunRequest,
+    PROTOCOL, RunRequest, ToolEvent, ToolReply, ToolsInfo, ToolsRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,6 +49,10 @@ const GRACE: Duration = Duration::from_secs(15);
 
 /// The events of a job as they come; the last one is its end, or a failure.
 pub type Events = std::pin::Pin<Box<dyn Stream<Item = Result<Event, Failure>> + Send>>;
+
+/// Calls of tools as they come, without end but by a failure: then ask for a new stream, which is
+/// given the calls that are open.
+pub type ToolEvents = std::pin::Pin<Box<dyn Stream<Item = Result<ToolEvent, Failure>> + Send>>;
 
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
@@ -147,6 +151,27 @@ impl GuestClient {
         .await
     }
 
+    /// Installs functions that code in the sandbox can call, in place of those of before.
+    pub async fn register_tools(&self, request: &ToolsRequest) -> Result<ToolsInfo, Failure> {
+        by(longest(), self.call(Method::PUT, "/tools", request)).await
+    }
+
+    /// Calls of tools for this reader, as they come. Who reads must check that the name is one
+    /// that was registered, and bound what a sandbox may have going on: the guest does both, and
+    /// is not believed.
+    pub async fn tool_calls(&self) -> Result<ToolEvents, Failure> {
+        let answer = self.send(Method::GET, "/tools/calls", full(Bytes::new()), None);
+        let deadline = Some(Instant::now() + GRACE);
+        let response = by(deadline, async { checked(answer.await?).await }).await?;
+        Ok(Box::pin(lines(response.into_body(), None, |_| false)))
+    }
+
+    /// Delivers the reply to a call; not found when nobody waits for it any more.
+    pub async fn reply_tool(&self, id: &str, reply: &ToolReply) -> Result<(), Failure> {
+        let path = format!("/tools/calls/{id}");
+        self.tell(Method::POST, &path, reply).await
+    }
+
     /// Writes a whole file; `query` is a [`ringfence_proto::WriteQuery`].
     pub async fn write(
         &self,
@@ -227,7 +252,7 @@ impl GuestClient {
         let accept = Some("application/x-ndjson");
         let answer = self.send(method, path, json_body(body)?, accept);
         let response = by(deadline, async { checked(answer.await?).await }).await?;
-        Ok(Box::pin(lines(response.into_body(), deadline)))
+        Ok(Box::pin(lines(response.into_body(), deadline, is_end)))
     }
 
     async fn send(
@@ -350,8 +375,17 @@ fn odd_status(status: StatusCode) -> Failure {
     )
 }
 
-/// Splits a body into lines, each one event; a line over the limit ends the stream.
-fn lines(body: Incoming, deadline: Option<Instant>) -> impl Stream<Item = Result<Event, Failure>> {
+/// A job's last event.
+fn is_end(event: &Event) -> bool {
+    matches!(event, Event::End(_))
+}
+
+/// Splits a body into lines, each one event, until the last; a line over the limit ends the stream.
+fn lines<T: DeserializeOwned>(
+    body: Incoming,
+    deadline: Option<Instant>,
+    is_last: fn(&T) -> bool,
+) -> impl Stream<Item = Result<T, Failure>> {
     struct State {
         body: Incoming,
         buffer: BytesMut,
@@ -374,9 +408,9 @@ fn lines(body: Incoming, deadline: Option<Instant>) -> impl Stream<Item = Result
             if let Some(end) = unsearched.iter().position(|b| *b == b'\n') {
                 let line = state.buffer.split_to(state.searched + end + 1);
                 state.searched = 0;
-                let event = serde_json::from_slice::<Event>(&line)
+                let event = serde_json::from_slice::<T>(&line)
                     .map_err(|e| lost("an event that can't be read", e));
-                state.done = matches!(event, Err(_) | Ok(Event::End(_)));
+                state.done = event.as_ref().map_or(true, is_last);
                 return Some((event, state));
             }
             state.searched = state.buffer.len();

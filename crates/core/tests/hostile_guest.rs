@@ -319,6 +319,21 @@ proptest! {
     }
 
     #[test]
+    fn garbage_for_calls_of_tools(bytes in prop::collection::vec(any::<u8>(), 0..4096), nearly in nearly()) {
+        for answer in [bytes, format!("{nearly}\n").into_bytes()] {
+            let end = run(async move {
+                let client = client_of(move || Response::new(whole(answer.clone()))).await;
+                let mut calls = client.tool_calls().await?;
+                while let Some(call) = calls.next().await {
+                    call?;
+                }
+                Ok::<_, Failure>(())
+            });
+            prop_assert!(end.is_err());
+        }
+    }
+
+    #[test]
     fn nearly_right_answers(text in nearly()) {
         let end = run(async move {
             let client = client_of(move || Response::new(whole(text.clone()))).await;

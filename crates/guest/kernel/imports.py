@@ -60,3 +60,18 @@ def watch(name, path):
         except AttributeError:
             pass
     return spec
+
+
+def adopt(folder):
+    # The tools of the host have changed: the next import sees the new ones, here and in children.
+    try:
+        modules.pop("_platform_tools", None)
+        sys.path_importer_cache.pop(folder, None)
+        if folder not in sys.path:
+            sys.path.append(folder)
+        environ = modules["os"].environ
+        paths = environ.get("PYTHONPATH")
+        if not paths or folder not in paths.split(":"):
+            environ["PYTHONPATH"] = paths + ":" + folder if paths else folder
+    except Exception:  # user code can make of all of these what it likes
+        pass

@@ -3,7 +3,7 @@
 # the start of a session. The other files are LAZY, each compiled at first need into these globals.
 #
 # The channel: u32 length (little endian), a type byte, a payload.
-#   to here:   R call:u32 source   X
+#   to here:   R call:u32 source   T folder-of-tools   X
 #   from here: H version           (once, when ready)
 #              S call:u32          (it runs: an interrupt from now on is for this call)
 #              V kind:u8 then (u8 mime) (u32 bytes) pairs
@@ -138,20 +138,23 @@ def call(source):
 
 def serve():
     global number
-    buffer, end = b"", 5
+    buffer = b""
     while True:
-        while len(buffer) < end:
+        end = 4 + int.from_bytes(buffer[:4], "little") if len(buffer) > 4 else 5
+        if len(buffer) < end:
             chunk = read(FD, 1 << 18)
             if not chunk:
                 return
             buffer += chunk
-            end = 4 + int.from_bytes(buffer[:4], "little") if len(buffer) > 4 else 5
-        if buffer[4] != 82:  # R
+            continue
+        kind, data, buffer = buffer[4], buffer[5:end], buffer[end:]
+        if kind == 82:  # R
+            number = int.from_bytes(data[:4], "little")
+            call(data[4:].decode("utf-8", "replace"))
+        elif kind == 84:  # T
+            lazy("adopt")(data.decode())
+        else:
             return
-        number = int.from_bytes(buffer[5:9], "little")
-        source = buffer[9:end].decode("utf-8", "replace")
-        buffer, end = buffer[end:], 5
-        call(source)
 
 
 def forked():

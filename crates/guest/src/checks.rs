@@ -1,11 +1,9 @@
 //! What requests of several kinds have in common, held to its limits.
 
-use ringfence_proto::{Failure, OUTPUT_LIMIT};
+use ringfence_proto::{Failure, OUTPUT_LIMIT, OUTPUT_LIMIT_MAX};
 
 /// The longest timeout: a day.
 pub(crate) const TIMEOUT_MS_MAX: u64 = 86_400_000;
-/// The largest output limit.
-const OUTPUT_LIMIT_MAX: u64 = 64 << 20;
 
 /// Checks a name that a caller chose; `what` says of what.
 pub(crate) fn name(what: &str, name: &str) -> Result<(), Failure> {

@@ -129,6 +129,7 @@ fn launch(
     };
     let mut env = guest.config.env.clone();
     env.extend(exec.env);
+    guest.tools.add_to(&mut env);
     let failed = |e: std::io::Error| Failure::io("cannot set up the command", &e);
 
     let mut fds = Vec::with_capacity(4);

@@ -62,20 +62,26 @@ pub(crate) fn query<T: DeserializeOwned>(request: &Request) -> Result<T, Failure
 
 /// The body as JSON, at most [`BODY_LIMIT`] bytes; an empty body reads as `{}`.
 pub(crate) async fn body<T: DeserializeOwned>(request: Request) -> Result<T, Failure> {
-    let collected = Limited::new(request.into_body(), BODY_LIMIT)
+    parse(&bytes(request, BODY_LIMIT).await?)
+}
+
+/// The body as it is, at most `limit` bytes.
+pub(crate) async fn bytes(request: Request, limit: usize) -> Result<Bytes, Failure> {
+    let collected = Limited::new(request.into_body(), limit)
         .collect()
         .await
         .map_err(|e| {
             if e.is::<http_body_util::LengthLimitError>() {
-                Failure::new(
-                    Code::TooLarge,
-                    format!("the body is over {BODY_LIMIT} bytes"),
-                )
+                Failure::new(Code::TooLarge, format!("the body is over {limit} bytes"))
             } else {
                 Failure::invalid("the body ended early").detail(e)
             }
         })?;
-    let bytes = collected.to_bytes();
-    let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+    Ok(collected.to_bytes())
+}
+
+/// Bytes as JSON; none read as `{}`.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     serde_json::from_slice(bytes).map_err(|e| Failure::invalid(format!("bad body: {e}")))
 }

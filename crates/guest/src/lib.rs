@@ -16,6 +16,7 @@ mod log;
 mod repl;
 mod server;
 mod spawn;
+mod tools;
 mod tree;
 
 pub use files::TRANSFERS;

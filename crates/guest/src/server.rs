@@ -5,7 +5,7 @@ use crate::certificates::OomCounter;
 use crate::http::{self, Answer, Request, Response};
 use crate::jobs::{self, Jobs};
 use crate::tree::Supervisors;
-use crate::{exec, files, repl};
+use crate::{exec, files, repl, tools};
 use ::http::Method;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ringfence_proto::{Code, Failure, Health, PROTOCOL, ProcessLimits};
@@ -63,6 +63,7 @@ pub struct Guest {
     pub(crate) files: files::Files,
     pub(crate) jobs: Jobs,
     pub(crate) kernels: repl::Kernels,
+    pub(crate) tools: tools::Tools,
     pub(crate) supervisors: Arc<Supervisors>,
     pub(crate) oom: OomCounter,
 }
@@ -74,6 +75,7 @@ impl Guest {
             files: files::Files::default(),
             jobs: Jobs::new(Arc::clone(&activity)),
             kernels: repl::Kernels::default(),
+            tools: tools::Tools::default(),
             supervisors: Supervisors::new(config.init),
             oom: OomCounter::new(config.oom_events.clone()),
             config,
@@ -143,6 +145,7 @@ impl Guest {
             (_, ["jobs", rest @ ..]) => jobs::route(&self, request, rest).await,
             (_, ["kernels", rest @ ..]) => repl::route(&self, request, rest).await,
             (_, ["files", rest @ ..]) => files::route(&self, request, rest).await,
+            (_, ["tools", rest @ ..]) => tools::route(&self, request, rest).await,
             _ => Err(Failure::new(
                 Code::NotFound,
                 format!("no such route: {path}"),
@@ -151,7 +154,9 @@ impl Guest {
     }
 }
 
-/// Whether a request is a sign that somebody uses the sandbox.
+/// Whether a request is a sign that somebody uses the sandbox: not where somebody only watches,
+/// or waits for what the sandbox may want.
 fn counts(request: &Request) -> bool {
-    request.method() != Method::GET || request.uri().path().trim_matches('/') != "health"
+    let path = request.uri().path().trim_matches('/');
+    request.method() != Method::GET || !matches!(path, "health" | "tools/calls")
 }

@@ -102,7 +102,10 @@ async fn streamed_input_is_passed_on_as_it_comes() {
         .await;
     assert_eq!(
         events.next().await,
-        Some(Event::Started { id: "cat".into(), detached: false })
+        Some(Event::Started {
+            id: "cat".into(),
+            detached: false
+        })
     );
     let (sender, body) = support::channel();
     let sending = client.send(Method::POST, "/jobs/cat/stdin", None, body);

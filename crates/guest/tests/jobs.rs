@@ -83,7 +83,13 @@ async fn output_is_read_again_from_any_position() {
             .await
             .all()
             .await;
-        assert_eq!(events[0], Event::Started { id: "o".into(), detached: false });
+        assert_eq!(
+            events[0],
+            Event::Started {
+                id: "o".into(),
+                detached: false
+            }
+        );
         let mut out = Vec::new();
         for event in &events {
             if let Event::Stdout { offset, data } = event {

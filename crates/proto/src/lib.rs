@@ -9,6 +9,7 @@ mod exec;
 mod failure;
 mod files;
 mod kernel;
+mod tools;
 
 pub use blob::Blob;
 pub use certificate::{Cause, Certificate, Ended, Survived};
@@ -24,6 +25,10 @@ pub use files::{
     ReadQuery, TarQuery, WriteQuery,
 };
 pub use kernel::{KernelInfo, KernelRequest, Rich, RunRequest};
+pub use tools::{
+    TOOL_CALLS, TOOL_INPUT_LIMIT, TOOL_REPLY_LIMIT, TOOLS, Tool, ToolCall, ToolEvent, ToolReply,
+    ToolsInfo, ToolsRequest,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +40,9 @@ pub const WORKSPACE: &str = "/workspace";
 
 /// Default number of bytes of each output stream that a result carries inline.
 pub const OUTPUT_LIMIT: u64 = 1 << 20;
+
+/// Most bytes of each output stream that may be asked for inline.
+pub const OUTPUT_LIMIT_MAX: u64 = 64 << 20;
 
 /// Most bytes of each output stream that the guest keeps for later reading, the inline ones
 /// included: the first `output_limit` bytes, and a ring of this size for the latest ones.

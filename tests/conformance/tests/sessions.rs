@@ -102,7 +102,10 @@ async fn another_server_finds_variables_files_and_terms() -> Outcome {
     drop((session, first));
     let second = Sessions::new(Arc::clone(&backend), quotas());
     let session = second.get(&id).await?;
-    assert_eq!(run(&session, "print(x + 1, open('f').read())").await?, "42 kept\n");
+    assert_eq!(
+        run(&session, "print(x + 1, open('f').read())").await?,
+        "42 kept\n"
+    );
     assert_eq!(session.terms(), terms);
     assert_eq!(session.note("who").as_deref(), Some("me"));
     Ok(())
@@ -191,10 +194,14 @@ async fn quotas_hold_in_all_and_for_each_owner() -> Outcome {
     };
     let sessions = Sessions::new(Arc::clone(&backend), few);
     let refused = |made: Result<_, ringfence_core::Failure>| {
-        made.err().map(|failure: ringfence_core::Failure| failure.code)
+        made.err()
+            .map(|failure: ringfence_core::Failure| failure.code)
     };
     let (first, _) = sessions.create(owned("a")).await?;
-    assert_eq!(refused(sessions.create(owned("a")).await), Some(Code::TooMany));
+    assert_eq!(
+        refused(sessions.create(owned("a")).await),
+        Some(Code::TooMany)
+    );
     sessions.create(owned("b")).await?;
     sessions.create(new()).await?;
     assert_eq!(refused(sessions.create(new()).await), Some(Code::Full));

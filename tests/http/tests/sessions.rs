@@ -18,14 +18,21 @@ async fn a_session_keeps_variables_and_files() -> Outcome {
     );
     assert_eq!(server.code(id, "print(x + 2)").await?["stdout"], "42");
     let done = server.bash(id, "echo hi > f; cat f; exit 3").await?;
-    assert_eq!((&done["stdout"], &done["return_code"]), (&json!("hi\n"), &json!(3)));
+    assert_eq!(
+        (&done["stdout"], &done["return_code"]),
+        (&json!("hi\n"), &json!(3))
+    );
     let (status, shown) = server.get(&format!("/v1/sessions/{id}")).await?;
     assert_eq!((status, &shown["session_id"]), (200, &made["session_id"]));
-    let (status, _) = server.ask("DELETE", &format!("/sessions/{id}"), None).await?;
+    let (status, _) = server
+        .ask("DELETE", &format!("/sessions/{id}"), None)
+        .await?;
     assert_eq!(status, 204);
     let (status, _) = server.get(&format!("/sessions/{id}")).await?;
     assert_eq!(status, 404);
-    let (status, _) = server.ask("DELETE", &format!("/sessions/{id}"), None).await?;
+    let (status, _) = server
+        .ask("DELETE", &format!("/sessions/{id}"), None)
+        .await?;
     assert_eq!(status, 204);
     Ok(())
 }

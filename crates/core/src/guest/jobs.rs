@@ -39,7 +39,11 @@ impl GuestClient {
     }
 
     /// The result of a job that has ended.
-    pub async fn result(&self, job: &str, output_limit: Option<u64>) -> Result<ExecResult, Failure> {
+    pub async fn result(
+        &self,
+        job: &str,
+        output_limit: Option<u64>,
+    ) -> Result<ExecResult, Failure> {
         #[derive(Serialize)]
         struct Query {
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +60,11 @@ impl GuestClient {
         let answer = self.send(Method::GET, &path, full(Bytes::new()), None);
         let deadline = Some(Instant::now() + GRACE);
         let response = by(deadline, async { super::checked(answer.await?).await }).await?;
-        Ok(Box::pin(super::lines(response.into_body(), None)))
+        Ok(Box::pin(super::lines(
+            response.into_body(),
+            None,
+            super::is_end,
+        )))
     }
 
     /// Ends a job; it stays known, and its end says why.
@@ -88,7 +96,8 @@ impl GuestClient {
 
     /// Kills whatever is left of a job and forgets it.
     pub async fn remove_job(&self, job: &str) -> Result<(), Failure> {
-        self.tell(Method::DELETE, &format!("/jobs/{job}"), &()).await
+        self.tell(Method::DELETE, &format!("/jobs/{job}"), &())
+            .await
     }
 
     pub async fn kernels(&self) -> Result<Vec<KernelInfo>, Failure> {

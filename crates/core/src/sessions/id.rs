@@ -20,7 +20,10 @@ impl SessionId {
 
     /// One that nobody can guess.
     pub fn random() -> Result<Self, Failure> {
-        Ok(Self(format!("{PREFIX}{}", random_hex::<{ Self::DIGITS / 2 }>()?)))
+        Ok(Self(format!(
+            "{PREFIX}{}",
+            random_hex::<{ Self::DIGITS / 2 }>()?
+        )))
     }
 
     /// The one that this key of this owner means, everywhere and always: whoever makes it first
@@ -92,7 +95,14 @@ mod tests {
         let id = SessionId::random().unwrap();
         assert_eq!(SessionId::of_sandbox(&id.sandbox()), Some(id.clone()));
         assert!(id.as_str().len() <= 64);
-        for bad in ["", "sbx_", "sbx_../..", "run-0011", &format!("{id}0"), &id.as_str().to_uppercase()] {
+        for bad in [
+            "",
+            "sbx_",
+            "sbx_../..",
+            "run-0011",
+            &format!("{id}0"),
+            &id.as_str().to_uppercase(),
+        ] {
             assert!(SessionId::try_from(bad.to_owned()).is_err(), "{bad}");
         }
     }

@@ -90,7 +90,10 @@ impl Sessions {
 
     /// Makes a session, or answers with the one that has its key. Goes on when the caller goes
     /// away; then one that nobody can name is removed again.
-    pub async fn create(self: &Arc<Self>, new: NewSession) -> Result<(Arc<Session>, Found), Failure> {
+    pub async fn create(
+        self: &Arc<Self>,
+        new: NewSession,
+    ) -> Result<(Arc<Session>, Found), Failure> {
         let (done, answer) = tokio::sync::oneshot::channel();
         let sessions = Arc::clone(self);
         tokio::spawn(async move {
@@ -108,10 +111,7 @@ impl Sessions {
             .map_err(|e| Failure::new(Code::Internal, "the creation broke off").detail(e))?
     }
 
-    async fn create_or_find(
-        &self,
-        new: NewSession,
-    ) -> Result<(Arc<Session>, Found), Failure> {
+    async fn create_or_find(&self, new: NewSession) -> Result<(Arc<Session>, Found), Failure> {
         let Some(key) = &new.key else {
             let id = SessionId::random()?;
             return Ok((self.make(id, new).await?, Found::Made));

@@ -97,7 +97,7 @@ async fn look_in_turn(folder: &Path) -> Look {
 /// The time that a file would get now: that of the last tick.
 fn now() -> (i64, i64) {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::RealtimeCoarse);
-    (tv_sec, tv_nsec as i64)
+    (tv_sec, tv_nsec)
 }
 
 /// How the workspace was before a job.

@@ -98,7 +98,9 @@ pub(super) async fn run(
             true => Some(Before::look(&guest.config.workspace).await),
             false => None,
         };
+        let tools = guest.tools.news(&mut process.tools);
         let mut talk = Talk::new(&kernel, process, &job, &request, begun);
+        talk.tools = tools;
         let fate = talk.run().await;
         let (stop, asked, has_started) = (talk.stop, talk.asked, talk.started);
         if let (Fate::Ended, None, false) = (&fate, stop, has_started) {
@@ -251,6 +253,8 @@ struct Talk<'a> {
     job: &'a Arc<Job>,
     request: &'a RunRequest,
     begun: Instant,
+    /// Where the tools are that the kernel has not heard of.
+    tools: Option<String>,
     number: u32,
     stop: Option<Stop>,
     kill_at: Option<Instant>,
@@ -281,6 +285,7 @@ impl<'a> Talk<'a> {
             job,
             request,
             begun,
+            tools: None,
             number,
             stop: None,
             kill_at: None,
@@ -305,7 +310,10 @@ impl<'a> Talk<'a> {
         let mut interrupts = self.kernel.interrupts.subscribe();
         let mut closing = self.kernel.closing.subscribe();
 
-        let frame = channel::run(self.number, &self.request.code);
+        let mut frame = channel::run(self.number, &self.request.code);
+        if let Some(folder) = &self.tools {
+            frame = [channel::adopt(folder), frame].concat();
+        }
         let mut rest = &frame[..];
         let fate = loop {
             let limits = [deadline.filter(|_| self.stop.is_none()), next_tick];

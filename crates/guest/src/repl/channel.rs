@@ -165,6 +165,14 @@ pub(crate) fn run(call: u32, code: &str) -> Vec<u8> {
     frame
 }
 
+/// The frame that tells a kernel where new tools are.
+pub(crate) fn adopt(folder: &str) -> Vec<u8> {
+    let mut frame = (folder.len() as u32 + 1).to_le_bytes().to_vec();
+    frame.push(b'T');
+    frame.extend_from_slice(folder.as_bytes());
+    frame
+}
+
 /// The frame that ends a kernel in good order.
 pub(crate) const EXIT: [u8; 5] = [1, 0, 0, 0, b'X'];
 

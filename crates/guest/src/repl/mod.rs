@@ -190,9 +190,7 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
             let streamed = jobs::wants_events(&request);
             run(guest, name, http::body(request).await?, streamed).await
         }
-        (&Method::POST, [name, "jobs"]) => {
-            start_job(guest, name, http::body(request).await?).await
-        }
+        (&Method::POST, [name, "jobs"]) => start_job(guest, name, http::body(request).await?).await,
         (&Method::POST, [name, "interrupt"]) => {
             guest
                 .kernels

@@ -77,6 +77,8 @@ pub(crate) struct Process {
     /// Processor time of the calls that have ended.
     pub(crate) spent_us: u64,
     pub(crate) calls: u32,
+    /// The tools that it knows of.
+    pub(crate) tools: u64,
     alive: Alive,
     report: Report,
     stream: UnixStream,
@@ -100,6 +102,7 @@ impl Process {
     ) -> Result<Self, NotStarted> {
         let mut env = guest.config.env.clone();
         env.extend(request.env.clone());
+        let tools = guest.tools.add_to(&mut env);
         // Figures are drawn without a display.
         if !env.iter().any(|(name, _)| name == "MPLBACKEND") {
             env.push(("MPLBACKEND".to_owned(), "Agg".to_owned()));
@@ -173,6 +176,7 @@ impl Process {
             oom_kills: guest.oom.kills(),
             spent_us: 0,
             calls: 0,
+            tools,
             alive,
             report,
             stream,

@@ -1,14 +1,17 @@
 //! `POST /sessions/{session}/exec`: one tool call, answered with a result block.
 
+use super::events::{self, Last};
 use super::extract::Body;
 use super::problem::{Answer, Problem, ProblemBody};
 use super::run::Work;
 use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, Path, State};
+use axum::response::{IntoResponse as _, Response};
+use http::HeaderMap;
 use ringfence_core::blocks::{self, Text, Tool};
 use ringfence_core::plan::random_hex;
-use ringfence_core::proto::{Command, ExecRequest, ExecResult, RunRequest};
+use ringfence_core::proto::{Command, ExecRequest, ExecResult, Output, OutputQuery, RunRequest};
 use ringfence_core::sessions::MAIN;
 use ringfence_core::{Code, Failure, Session};
 use serde::{Deserialize, Serialize};
@@ -46,6 +49,10 @@ pub(crate) struct ExecAnswer {
     #[schema(value_type = Object)]
     result_block: Value,
     execution_time_ms: u64,
+    /// Where some of the output was left out: all that is kept of it is at
+    /// `/sessions/{session}/jobs/{job_id}/output/stdout` and `…/stderr`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job_id: Option<String>,
 }
 
 /// A string of the input, with a length that is allowed.
@@ -65,7 +72,8 @@ fn text<'a>(input: &'a serde_json::Map<String, Value>, name: &str) -> Answer<&'a
     Err(Problem::at(&loc, message, "string_length"))
 }
 
-/// Runs one tool call in a session.
+/// Runs one tool call in a session. With `Accept: text/event-stream` its output comes as events,
+/// and the last one, `done`, carries the answer.
 #[utoipa::path(
     post,
     path = "/sessions/{session}/exec",
@@ -78,8 +86,9 @@ pub(crate) async fn exec(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    headers: HeaderMap,
     Body(body): Body<Exec>,
-) -> Answer<Json<ExecAnswer>> {
+) -> Answer<Response> {
     let session = app.session(&caller, &id, Scope::Use).await?;
     let Some(tool) = Tool::named(&body.tool) else {
         let names = Tool::ALL.map(Tool::name).join(", ");
@@ -88,39 +97,72 @@ pub(crate) async fn exec(
     };
     if !(1.0..=120.0).contains(&body.timeout_seconds) {
         let message = "must be between 1 and 120";
-        return Err(Problem::at(&["body", "timeout_seconds"], message, "value_error"));
+        return Err(Problem::at(
+            &["body", "timeout_seconds"],
+            message,
+            "value_error",
+        ));
     }
     let tool_use_id = match body.tool_use_id {
         Some(id) => id,
         None => format!("srvtoolu_{}", random_hex::<12>()?),
     };
-    let begun = Instant::now();
+    let call = Call {
+        tool,
+        tool_use_id,
+        begun: Instant::now(),
+    };
     let timeout_ms = (body.timeout_seconds * 1000.0) as u64;
     let _use = session.begin();
-    let done = match tool {
-        Tool::Code => {
-            let code = text(&body.input, "code")?.to_owned();
-            python(&app, &session, code, timeout_ms).await
-        }
-        Tool::Bash => {
-            let command = text(&body.input, "command")?.to_owned();
-            bash(&app, &session, command, timeout_ms).await
-        }
+    let work = match tool {
+        Tool::Code => python(&app, text(&body.input, "code")?.to_owned(), timeout_ms),
+        Tool::Bash => bash(&app, text(&body.input, "command")?.to_owned(), timeout_ms),
         Tool::TextEditor => return Err(Failure::invalid("not yet").into()),
     };
-    let content = match done {
-        Ok(result) => {
-            let news = session.take_news();
-            let text = Text::of(tool, &result, news.as_ref());
-            blocks::result(tool, &text, &[], &result.results)
-        }
-        Err(failure) => infrastructure(&app, &session, tool, failure)?,
-    };
-    Ok(Json(ExecAnswer {
-        result_block: tool.block(&tool_use_id, content),
-        tool_use_id,
-        execution_time_ms: begun.elapsed().as_millis() as u64,
-    }))
+    if events::wanted(&headers) {
+        let at = OutputQuery::default();
+        return events::start(&app, &session, work, at, Last::Call(call)).await;
+    }
+    let done = app.run(&session, work).await;
+    Ok(Json(call.answer(&app, &session, done).await?).into_response())
+}
+
+/// A tool call that was begun.
+pub(crate) struct Call {
+    tool: Tool,
+    tool_use_id: String,
+    begun: Instant,
+}
+
+impl Call {
+    /// What the call came to.
+    pub(crate) async fn answer(
+        self,
+        app: &App,
+        session: &Arc<Session>,
+        done: Result<ExecResult, Failure>,
+    ) -> Answer<ExecAnswer> {
+        let tool = self.tool;
+        let mut job_id = None;
+        let content = match done {
+            Ok(result) => {
+                let news = session.take_news();
+                let text = Text::of(tool, &result, news.as_ref());
+                let cut = |output: &Output| output.total > output.data.len() as u64;
+                if cut(&result.stdout) || cut(&result.stderr) {
+                    job_id = Some(result.id);
+                }
+                blocks::result(tool, &text, &[], &result.results)
+            }
+            Err(failure) => infrastructure(app, session, tool, failure)?,
+        };
+        Ok(ExecAnswer {
+            result_block: tool.block(&self.tool_use_id, content),
+            tool_use_id: self.tool_use_id,
+            execution_time_ms: self.begun.elapsed().as_millis() as u64,
+            job_id,
+        })
+    }
 }
 
 /// What failed on the way to the code and back, as an error block; what the caller did wrong, and
@@ -148,32 +190,22 @@ fn infrastructure(
     })
 }
 
-async fn python(
-    app: &App,
-    session: &Arc<Session>,
-    code: String,
-    timeout_ms: u64,
-) -> Result<ExecResult, Failure> {
+fn python(app: &App, code: String, timeout_ms: u64) -> Work {
     let request = RunRequest {
         code,
         timeout_ms: Some(timeout_ms),
-        output_limit: Some(app.config.limits.output.0),
+        output_limit: Some(app.output_limit()),
         cpu_seconds: Some(app.config.limits.cpu_seconds),
         ..RunRequest::default()
     };
     let kernel = MAIN.to_owned();
-    app.run(session, Work::Run { kernel, request }).await
+    Work::Run { kernel, request }
 }
 
-async fn bash(
-    app: &App,
-    session: &Arc<Session>,
-    command: String,
-    timeout_ms: u64,
-) -> Result<ExecResult, Failure> {
+fn bash(app: &App, command: String, timeout_ms: u64) -> Work {
     let mut request = ExecRequest::new(Command::Shell(command));
     request.timeout_ms = Some(timeout_ms);
-    request.output_limit = Some(app.config.limits.output.0);
+    request.output_limit = Some(app.output_limit());
     request.limits.cpu_seconds = Some(app.config.limits.cpu_seconds);
-    app.run(session, Work::Exec(request)).await
+    Work::Exec(request)
 }

@@ -41,7 +41,9 @@ fn unread(error: &axum::Error, limit: usize) -> Problem {
         }
         source = cause.source();
     }
-    Failure::invalid("the body ended early").detail(error).into()
+    Failure::invalid("the body ended early")
+        .detail(error)
+        .into()
 }
 
 fn segments(path: &serde_path_to_error::Path) -> Vec<String> {

@@ -4,13 +4,18 @@ mod act;
 mod audit;
 mod auth;
 mod connection;
+mod events;
 mod exec;
 mod extract;
 mod health;
+mod job;
+mod jobs;
+mod kernels;
 mod limits;
 mod policy;
 mod presence;
 mod problem;
+mod pty;
 mod readers;
 mod run;
 mod seen;
@@ -45,6 +50,21 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(sessions::show, sessions::remove, sessions::change))
         .routes(routes!(sessions::suspend))
         .routes(routes!(exec::exec))
+        .routes(routes!(jobs::start, jobs::list))
+        .routes(routes!(job::show, job::remove))
+        .routes(routes!(job::follow))
+        .routes(routes!(job::wait))
+        .routes(routes!(job::result))
+        .routes(routes!(job::output))
+        .routes(routes!(job::signal))
+        .routes(routes!(job::resize))
+        .routes(routes!(job::stdin))
+        .routes(routes!(pty::join))
+        .routes(routes!(pty::open))
+        .routes(routes!(kernels::list))
+        .routes(routes!(kernels::put, kernels::show, kernels::remove))
+        .routes(routes!(kernels::interrupt))
+        .routes(routes!(kernels::interrupt_main))
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

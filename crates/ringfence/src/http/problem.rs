@@ -88,8 +88,9 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+impl Problem {
+    /// What a client gets to see of it, here or in a stream that has begun already.
+    pub(crate) fn into_parts(self) -> (StatusCode, ProblemBody) {
         let Failure {
             code,
             message,
@@ -115,6 +116,14 @@ impl IntoResponse for Problem {
             code: code.name().to_owned(),
             hint,
         };
+        (status, body)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let code = self.failure.code;
+        let (status, body) = self.into_parts();
         let mut answer = (status, Json(body)).into_response();
         // For those who count.
         answer.extensions_mut().insert(code);

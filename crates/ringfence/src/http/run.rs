@@ -2,6 +2,7 @@
 //! caller that goes away decides what becomes of them: see [`super::readers`].
 
 use super::act;
+use super::problem::Problem;
 use super::readers::{Reader, Unread};
 use super::state::App;
 use ringfence_core::plan::random_hex;
@@ -119,15 +120,24 @@ impl App {
     ) -> Result<ExecResult, Failure> {
         work.set_transient();
         let job = work.name()?;
-        let reader = Reader::new(self, session, &job, Unread::Cancel);
-        let result = self.run_named(session, &work, &job).await;
+        self.run_named(session, &work, job).await
+    }
+
+    /// Runs named work to its end: one round trip when all is well.
+    pub(crate) async fn run_named(
+        &self,
+        session: &Arc<Session>,
+        work: &Work,
+        job: String,
+    ) -> Result<ExecResult, Failure> {
+        let reader = Reader::new(self, session, &job, Unread::of(work.is_detached()));
+        let result = self.run_or_join(session, work, &job).await;
         // Also after a failure: then it has not begun, or can't be reached.
         reader.finish();
         result.map(|result| ExecResult { id: job, ..result })
     }
 
-    /// Runs named work to its end: one round trip when all is well.
-    pub(crate) async fn run_named(
+    async fn run_or_join(
         &self,
         session: &Arc<Session>,
         work: &Work,
@@ -183,6 +193,25 @@ impl App {
             }
             Err(failure) => Err(failure),
         }
+    }
+}
+
+/// What to tell about a failure while something ran in a session.
+pub(crate) fn broken(app: &App, session: &Arc<Session>, failure: Failure) -> Problem {
+    if !session.is_closing() {
+        return failure.into();
+    }
+    app.lost(session, ended(session, failure))
+}
+
+/// A failure that came of the session's end says so.
+fn ended(session: &Session, failure: Failure) -> Failure {
+    match failure.code {
+        Code::Unavailable | Code::NotFound => {
+            let message = format!("session {} was ended while this ran", session.id);
+            Failure::new(Code::NotFound, message).detail(failure)
+        }
+        _ => failure,
     }
 }
 

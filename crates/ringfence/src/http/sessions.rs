@@ -2,15 +2,15 @@
 
 use super::extract::{Body, Query};
 use super::problem::{Answer, Problem, ProblemBody};
-use super::state::{App, Caller, Scope};
+use super::state::{App, Caller, Scope, session_id};
 use axum::extract::{Extension, Path, State};
 use axum::response::IntoResponse;
 use axum::{Json, response::Response};
 use http::StatusCode;
+use ringfence_core::proto::KernelRequest;
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
 use ringfence_core::spec::{SandboxSpec, Workspace};
-use ringfence_core::proto::KernelRequest;
-use ringfence_core::{Enforced, Failure, Limits, Session, SessionId};
+use ringfence_core::{Enforced, Failure, Limits, Session};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -93,6 +93,14 @@ fn seconds(app: &App, name: &str, asked: Option<f64>, default: f64) -> Answer<f6
 }
 
 impl Create {
+    /// With all defaults.
+    pub(crate) fn with_key(key: &str) -> Self {
+        Self {
+            key: Some(key.to_owned()),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn resolve(self, app: &App, caller: &Caller) -> Answer<NewSession> {
         let defaults = &app.config.sessions;
         let idle = defaults.idle_timeout.as_secs_f64();
@@ -212,7 +220,7 @@ pub(crate) async fn remove(
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     caller.may(Scope::Use)?;
-    let Ok(id) = SessionId::try_from(id) else {
+    let Some(id) = session_id(&caller, &id) else {
         return Ok(StatusCode::NO_CONTENT);
     };
     match app.sessions.get(&id).await {
@@ -225,7 +233,9 @@ pub(crate) async fn remove(
     let sessions = Arc::clone(&app.sessions);
     tokio::spawn(async move { sessions.remove(&id).await })
         .await
-        .map_err(|e| Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e))??;
+        .map_err(|e| {
+            Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e)
+        })??;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -256,7 +266,7 @@ pub(crate) async fn change(
     Path(id): Path<String>,
     Body(body): Body<Change>,
 ) -> Answer<Json<SessionObject>> {
-    let session = app.session(&caller, &id, Scope::Use).await?;
+    let session = app.known(&caller, &id, Scope::Use).await?;
     let now = session.terms();
     let (idle, life) = (body.idle_timeout_seconds, body.max_lifetime_seconds);
     let terms = Terms {
@@ -319,7 +329,10 @@ pub(crate) async fn list(
         .label
         .iter()
         .flat_map(|text| text.split(','))
-        .map(|one| one.split_once('=').map_or((one, None), |(n, v)| (n, Some(v))))
+        .map(|one| {
+            one.split_once('=')
+                .map_or((one, None), |(n, v)| (n, Some(v)))
+        })
         .collect();
     let fits = |session: &Session| {
         let after = query.after.as_deref();
@@ -354,7 +367,7 @@ pub(crate) async fn suspend(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
-    let session = app.session(&caller, &id, Scope::Use).await?;
+    let session = app.known(&caller, &id, Scope::Use).await?;
     app.sessions.suspend(&session).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -4,6 +4,7 @@ use super::audit::Audit;
 use super::auth::Gate;
 use super::health::Readiness;
 use super::problem::{Answer, Problem};
+use super::sessions::Create;
 use crate::config::BackendChoice;
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_core::sessions::Owner;
@@ -113,6 +114,20 @@ impl Caller {
     }
 }
 
+/// What a key of the caller's own begins with, in the place of a session's id.
+const KEY: &str = "key:";
+
+/// The session that a path means.
+pub(crate) fn session_id(caller: &Caller, text: &str) -> Option<SessionId> {
+    match text.strip_prefix(KEY) {
+        Some(key) => {
+            let owner = caller.owner.as_ref().map(|owner| owner.name.as_str());
+            Some(SessionId::of_key(owner, key))
+        }
+        None => SessionId::try_from(text.to_owned()).ok(),
+    }
+}
+
 impl App {
     pub(crate) fn new(
         sessions: Arc<Sessions>,
@@ -144,8 +159,30 @@ impl App {
     }
 
     /// The session of this id, if the caller may do that with it. What it may not see is not
-    /// there.
+    /// there. `key:NAME` is the caller's own session with that key; one that is to be used and is
+    /// not there is made.
     pub(crate) async fn session(
+        &self,
+        caller: &Caller,
+        id: &str,
+        scope: Scope,
+    ) -> Answer<Arc<Session>> {
+        let failure = match self.known(caller, id, scope).await {
+            Ok(session) => return Ok(session),
+            Err(problem) => problem,
+        };
+        let missing = failure.failure().code == Code::NotFound;
+        match id.strip_prefix(KEY) {
+            Some(key) if missing && scope >= Scope::Use && caller.only.is_none() => {
+                let new = Create::with_key(key).resolve(self, caller)?;
+                Ok(self.sessions.create(new).await?.0)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// The same for what needs a session that is there: none is made.
+    pub(crate) async fn known(
         &self,
         caller: &Caller,
         id: &str,
@@ -159,7 +196,7 @@ impl App {
                 format!("there is no session {shown}"),
             ))
         };
-        let id = SessionId::try_from(id.to_owned()).map_err(|_| unknown())?;
+        let id = session_id(caller, id).ok_or_else(unknown)?;
         let session = self.sessions.get(&id).await?;
         if !caller.sees(&session) {
             return Err(unknown());

@@ -5,6 +5,7 @@ mod files;
 mod lifecycle;
 mod limits;
 mod repl;
+mod tools;
 
 use crate::{Outcome, Subject};
 use ringfence_core::spec::SandboxSpec;
@@ -69,6 +70,10 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     behaviour!(repl::deaths_have_certificates),
     behaviour!(repl::contexts_are_apart),
     behaviour!(repl::protocol_cannot_be_printed),
+    behaviour!(tools::tools_are_called_from_python),
+    behaviour!(tools::tools_are_replaced),
+    behaviour!(tools::tool_calls_are_cancelled_with_their_callers),
+    behaviour!(tools::tool_calls_survive_the_loss_of_a_reader),
     behaviour!(lifecycle::says_how_long_it_is_idle),
     behaviour!(lifecycle::two_connections_and_two_sandboxes),
     behaviour!(lifecycle::unknown_sandboxes),

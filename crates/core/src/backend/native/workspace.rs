@@ -142,7 +142,12 @@ fn give_root(file: &fs::File, uid: u32, gid: u32) -> io::Result<()> {
     let table = number(BLOCK + 8, 4)?;
     let root = table * BLOCK + inode_size;
     let (uid, gid) = (uid.to_le_bytes(), gid.to_le_bytes());
-    for (at, half) in [(2, &uid[..2]), (24, &gid[..2]), (120, &uid[2..]), (122, &gid[2..])] {
+    for (at, half) in [
+        (2, &uid[..2]),
+        (24, &gid[..2]),
+        (120, &uid[2..]),
+        (122, &gid[2..]),
+    ] {
         file.write_all_at(half, root + at)?;
     }
     Ok(())
