@@ -257,3 +257,40 @@ async fn a_file_that_was_moved_away_is_made_anew() -> Outcome {
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn what_is_streamed_is_recorded_when_it_has_ended() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("audit.jsonl");
+    let server = with(&folder.path().join("state"), &file, &[])?;
+    let id = server.session().await?;
+    let stream = server
+        .http
+        .post(format!("{}/sessions/{id}/jobs", server.url))
+        .header("accept", "text/event-stream")
+        .header("x-request-id", "streamed")
+        .json(&json!({"command": "cat; exit 3", "stdin": {"stream": true}, "id": "reads"}))
+        .send()
+        .await?;
+    assert_eq!(stream.status(), 200);
+    assert_eq!(of(&lines(&file)?, "streamed").len(), 1, "it runs");
+    let path = format!("/sessions/{id}/jobs/reads/stdin");
+    assert_eq!(server.ask("POST", &path, None).await?.0, 204);
+    assert!(stream.text().await?.contains("event: done"));
+    let all = until(async || {
+        let all = of(&lines(&file)?, "streamed");
+        Ok((all.len() == 2).then_some(all))
+    })
+    .await?;
+    assert_eq!(
+        (&all[1]["kind"], &all[1]["outcome"]),
+        (&json!("bash"), &json!("failed"))
+    );
+    let text = reqwest::get(format!("{}/metrics", server.url))
+        .await?
+        .text()
+        .await?;
+    let series = "ringfence_execs_total{kind=\"bash\",outcome=\"failed\"} 1";
+    assert!(text.contains(series), "{text}");
+    Ok(())
+}

@@ -195,6 +195,14 @@ async fn a_long_call_is_not_an_idle_connection() -> Outcome {
     let id = server.session().await?;
     let done = server.bash(&id, "sleep 3; echo done").await?;
     assert_eq!(done["stdout"], "done\n");
+    // Nor is a stream of events that has nothing to say.
+    let stream = server
+        .http
+        .post(format!("{}/sessions/{id}/jobs", server.url))
+        .header("accept", "text/event-stream")
+        .json(&json!({"command": "sleep 3; echo done"}));
+    let text = stream.send().await?.text().await?;
+    assert!(text.contains("event: done"), "{text}");
     Ok(())
 }
 
