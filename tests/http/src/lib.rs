@@ -1,5 +1,7 @@
 //! A real server on a port of its own, for tests.
 
+pub mod events;
+
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io::{BufRead as _, BufReader};
