@@ -2,6 +2,7 @@
 //! JSON: `{"resize": {"rows", "cols"}}` from the client, `attached`, `skipped` and `ended` from
 //! here. A socket that drops is a reader that left: the job waits for it to come back.
 
+use super::act::{self, Act};
 use super::extract::Query;
 use super::job::place;
 use super::jobs::{EndObject, checked_size};
@@ -53,8 +54,6 @@ const LONGEST_MS: u64 = 86_400_000;
 pub(crate) struct JoinQuery {
     /// Where to begin with what was shown before; everything that is kept when absent.
     offset: u64,
-    /// A key, for browsers, which can send no headers with a WebSocket.
-    key: Option<String>,
 }
 
 /// Joins the terminal of a job, as a WebSocket.
@@ -93,6 +92,7 @@ pub(crate) async fn join(
         path.1,
         query.offset,
         reader,
+        None,
     ))
 }
 
@@ -107,8 +107,6 @@ pub(crate) struct OpenQuery {
     /// What runs in it; a login shell when absent.
     #[param(min_length = 1, max_length = 200_000)]
     command: Option<String>,
-    /// A key, for browsers, which can send no headers with a WebSocket.
-    key: Option<String>,
 }
 
 impl Default for OpenQuery {
@@ -117,7 +115,6 @@ impl Default for OpenQuery {
             rows: 24,
             cols: 80,
             command: None,
-            key: None,
         }
     }
 }
@@ -165,7 +162,8 @@ pub(crate) async fn open(
         reader.finish();
         return Err(broken(&app, &session, failure));
     }
-    Ok(attach(upgrade, &app, &session, job, 0, reader))
+    let act = act::later();
+    Ok(attach(upgrade, &app, &session, job, 0, reader, act))
 }
 
 fn upgraded(
@@ -184,12 +182,14 @@ fn attach(
     job: String,
     offset: u64,
     reader: Reader,
+    act: Option<Arc<Act>>,
 ) -> Response {
     let terminal = Terminal {
         app: app.clone(),
         session: Arc::clone(session),
         job,
         offset,
+        act,
     };
     upgrade
         .protocols([PROTOCOL])
@@ -203,6 +203,8 @@ struct Terminal {
     session: Arc<Session>,
     job: String,
     offset: u64,
+    /// Where this socket started the job.
+    act: Option<Arc<Act>>,
 }
 
 /// Why a socket is closed, in numbers and words.
@@ -276,6 +278,9 @@ impl Terminal {
             Over::Wrong(farewell) => farewell,
             Over::Ended(end) => {
                 reader.finish();
+                if let Some(act) = &self.act {
+                    act.ended(Ok(&end));
+                }
                 let end = EndObject::of(&self.job, &end);
                 let words = format!("ended with {}", end.return_code());
                 let told = sink.send(text(&json!({"ended": end})));
