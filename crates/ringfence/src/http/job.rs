@@ -122,7 +122,7 @@ pub(crate) async fn follow(
     let session = place(&app, &caller, &path, Scope::Read).await?;
     // Until the job says that it is one to be cancelled.
     let reader = Reader::new(&app, &session, &path.1, Unread::Leave);
-    events::stream_job(&app, &session, path.1, at, reader, Last::Job).await
+    events::stream_job(&app, &session, path.1, at, reader, Last::Job, None).await
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]

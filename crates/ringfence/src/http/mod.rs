@@ -7,6 +7,7 @@ mod connection;
 mod events;
 mod exec;
 mod extract;
+mod files;
 mod health;
 mod job;
 mod jobs;
@@ -68,6 +69,23 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(kernels::put, kernels::show, kernels::remove))
         .routes(routes!(kernels::interrupt))
         .routes(routes!(kernels::interrupt_main))
+        .routes(routes!(
+            files::upload::upload,
+            files::download::download,
+            files::ops::delete
+        ))
+        .routes(routes!(files::list))
+        .routes(routes!(files::ops::stat))
+        .routes(routes!(files::ops::tree))
+        .routes(routes!(files::ops::relocate))
+        .routes(routes!(files::ops::copy))
+        .routes(routes!(files::ops::mkdir))
+        .routes(routes!(files::ops::glob))
+        .routes(routes!(files::ops::grep))
+        .routes(routes!(files::ops::edit))
+        .routes(routes!(files::tar::pack, files::tar::unpack))
+        .routes(routes!(files::ids::metadata, files::ids::remove))
+        .routes(routes!(files::ids::content))
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

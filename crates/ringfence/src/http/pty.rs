@@ -2,6 +2,7 @@
 //! JSON: `{"resize": {"rows", "cols"}}` from the client, `attached`, `skipped` and `ended` from
 //! here. A socket that drops is a reader that left: the job waits for it to come back.
 
+use super::act::{self, Act};
 use super::extract::{Path, Query};
 use super::job::place;
 use super::jobs::{EndObject, checked_size};
@@ -91,6 +92,7 @@ pub(crate) async fn join(
         path.1,
         query.offset,
         reader,
+        None,
     ))
 }
 
@@ -160,7 +162,8 @@ pub(crate) async fn open(
         reader.finish();
         return Err(broken(&app, &session, failure));
     }
-    Ok(attach(upgrade, &app, &session, job, 0, reader))
+    let act = act::later();
+    Ok(attach(upgrade, &app, &session, job, 0, reader, act))
 }
 
 fn upgraded(
@@ -179,12 +182,14 @@ fn attach(
     job: String,
     offset: u64,
     reader: Reader,
+    act: Option<Arc<Act>>,
 ) -> Response {
     let terminal = Terminal {
         app: app.clone(),
         session: Arc::clone(session),
         job,
         offset,
+        act,
     };
     upgrade
         .protocols([PROTOCOL])
@@ -198,6 +203,8 @@ struct Terminal {
     session: Arc<Session>,
     job: String,
     offset: u64,
+    /// Where this socket started the job.
+    act: Option<Arc<Act>>,
 }
 
 /// Why a socket is closed, in numbers and words.
@@ -271,6 +278,9 @@ impl Terminal {
             Over::Wrong(farewell) => farewell,
             Over::Ended(end) => {
                 reader.finish();
+                if let Some(act) = &self.act {
+                    act.ended(Ok(&end));
+                }
                 let end = EndObject::of(&self.job, &end);
                 let words = format!("ended with {}", end.return_code());
                 let told = sink.send(text(&json!({"ended": end})));
