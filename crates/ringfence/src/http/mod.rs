@@ -24,6 +24,7 @@ mod seen;
 mod serve;
 mod sessions;
 mod state;
+mod strict;
 mod traces;
 mod watched;
 
