@@ -407,7 +407,7 @@ async fn stalled(server: &Server, path: &str, body: &Value) -> Outcome<tokio::ne
     let body = body.to_string();
     let length = body.len();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\
          content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).await?;
