@@ -242,7 +242,8 @@ async fn half_a_body_leaves_nothing() -> Outcome {
     )
     .await?;
     assert!(line.is_empty() || line.contains(" 4"), "{line}");
-    let eager = form_head(id, 5_000_000_000).replace("Host: localhost", "Host: localhost\nExpect: 100-continue");
+    let eager = form_head(id, 5_000_000_000)
+        .replace("Host: localhost", "Host: localhost\nExpect: 100-continue");
     assert!(
         raw(&server, &eager, b"", Then::Waits)
             .await?
