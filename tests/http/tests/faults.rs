@@ -350,10 +350,8 @@ async fn delete_during_exec_ends_it_with_a_clear_answer() -> Outcome {
         until(async || Ok(server.bash(&id, "ls began").await?["return_code"] == 0)).await?;
         server.ask("DELETE", &format!("/sessions/{id}"), None).await
     };
-    let (cut, deleted): (Outcome<(u16, Value)>, Outcome<(u16, Value)>) =
-        tokio::join!(running, deleting);
-    assert_eq!(deleted?.0, 204);
-    let (status, answer) = cut?;
+    let ((status, answer), (deleted, _)) = tokio::try_join!(running, deleting)?;
+    assert_eq!(deleted, 204);
     let said = answer.to_string();
     assert!(
         status == 404 || said.contains("unavailable"),
