@@ -192,7 +192,7 @@ async fn raw(server: &Server, head: &str, body: &[u8], then: Then) -> Outcome<St
 
 fn form_head(id: &str, length: usize) -> String {
     format!(
-        "POST /sessions/{id}/files HTTP/1.1\nHost: x\nConnection: close\n\
+        "POST /sessions/{id}/files HTTP/1.1\nHost: localhost\nConnection: close\n\
          Content-Type: multipart/form-data; boundary=B\nContent-Length: {length}\n\n"
     )
 }
@@ -242,7 +242,8 @@ async fn half_a_body_leaves_nothing() -> Outcome {
     )
     .await?;
     assert!(line.is_empty() || line.contains(" 4"), "{line}");
-    let eager = form_head(id, 5_000_000_000).replace("Host: x", "Host: x\nExpect: 100-continue");
+    let eager = form_head(id, 5_000_000_000)
+        .replace("Host: localhost", "Host: localhost\nExpect: 100-continue");
     assert!(
         raw(&server, &eager, b"", Then::Waits)
             .await?
