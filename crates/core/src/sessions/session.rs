@@ -24,6 +24,7 @@ const PROBE: Duration = Duration::from_secs(5);
 
 /// What happens to a session that nobody uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnIdle {
     #[default]

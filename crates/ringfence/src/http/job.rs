@@ -1,14 +1,14 @@
 //! `/sessions/{session}/jobs/{job}`: one job, its output, input and end.
 
 use super::events::{self, Last};
-use super::extract::{Body, Query};
+use super::extract::{Body, Path, Query};
 use super::jobs::{JobObject, ResultObject, checked_size};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::readers::{Reader, Unread};
 use super::run::broken;
 use super::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};

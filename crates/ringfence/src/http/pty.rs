@@ -3,7 +3,7 @@
 //! here. A socket that drops is a reader that left: the job waits for it to come back.
 
 use super::act::{self, Act};
-use super::extract::Query;
+use super::extract::{Path, Query};
 use super::job::place;
 use super::jobs::{EndObject, checked_size};
 use super::problem::{Answer, Problem, ProblemBody};
@@ -12,7 +12,7 @@ use super::run::{Work, broken};
 use super::state::{App, Caller, Scope};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
