@@ -10,7 +10,7 @@ use ringfence_proto::{TOOL_CALLS, TOOL_INPUT_LIMIT, TOOL_REPLY_LIMIT, ToolCall, 
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use support::{Client, Guest, PATIENCE, full, private_memory};
 
 /// Installs the tool `f`; where the socket is.
@@ -30,8 +30,8 @@ fn frame(body: &[u8]) -> Vec<u8> {
 }
 
 /// Says this and waits for all that comes back.
-async fn say(socket: &PathBuf, bytes: Vec<u8>) -> Vec<u8> {
-    let socket = socket.clone();
+async fn say(socket: &Path, bytes: Vec<u8>) -> Vec<u8> {
+    let socket = socket.to_owned();
     let talk = tokio::task::spawn_blocking(move || {
         let mut stream = UnixStream::connect(socket).unwrap();
         // It may be refused before it is read.
@@ -43,7 +43,7 @@ async fn say(socket: &PathBuf, bytes: Vec<u8>) -> Vec<u8> {
     tokio::time::timeout(PATIENCE, talk).await.unwrap().unwrap()
 }
 
-async fn refusal(socket: &PathBuf, bytes: Vec<u8>) -> String {
+async fn refusal(socket: &Path, bytes: Vec<u8>) -> String {
     let answer: Value = serde_json::from_slice(&say(socket, bytes).await).unwrap();
     assert_eq!(answer["is_error"], true);
     answer["content"].as_str().unwrap().to_owned()

@@ -1,5 +1,7 @@
 //! A real server on a port of its own, for tests.
 
+pub mod events;
+
 use serde_json::{Value, json};
 use std::error::Error;
 use std::io::{BufRead as _, BufReader};
@@ -86,11 +88,25 @@ impl Server {
 
     /// The same at whichever address the arguments or the environment say.
     pub fn start_with(state: &Path, args: &[&str], env: &[(&str, &str)]) -> Outcome<Self> {
-        let mut child = Command::new(ringfence())
-            .args(["serve", "--state-dir"])
-            .arg(state)
-            .args(args)
-            .envs(env.iter().copied())
+        let mut command = Command::new(ringfence());
+        command.args(["serve", "--state-dir"]).arg(state).args(args);
+        Self::start_command(command.envs(env.iter().copied()), state)
+    }
+
+    /// With few descriptors.
+    pub fn start_limited(state: &Path, descriptors: u32) -> Outcome<Self> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh"])
+            .arg(descriptors.to_string())
+            .arg(ringfence())
+            .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
+            .arg(state);
+        Self::start_command(&mut command, state)
+    }
+
+    fn start_command(command: &mut Command, state: &Path) -> Outcome<Self> {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -1,12 +1,12 @@
 //! `POST /sessions/{session}/exec`: one tool call, answered with a result block.
 
 use super::events::{self, Last};
-use super::extract::Body;
+use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::run::Work;
 use super::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::{IntoResponse as _, Response};
 use http::HeaderMap;
 use ringfence_core::blocks::{self, Asked, EditorCall, Text, Tool};

@@ -13,6 +13,7 @@ mod job;
 mod jobs;
 mod kernels;
 mod limits;
+mod openapi;
 mod policy;
 mod presence;
 mod problem;
@@ -29,6 +30,8 @@ mod watched;
 pub(crate) use audit::Audit;
 pub(crate) use auth::Gate;
 pub(crate) use health::fold;
+#[cfg(test)]
+pub(crate) use openapi::text as description;
 pub(crate) use presence::Presence;
 pub(crate) use seen::{reaped, start as start_metrics};
 pub(crate) use serve::{Listener, serve};
@@ -86,6 +89,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
+        .routes(routes!(openapi::description))
+        .routes(routes!(openapi::page))
 }
 
 /// Everything that is served.

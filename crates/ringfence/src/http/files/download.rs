@@ -1,11 +1,11 @@
 //! `GET /sessions/{session}/files`: a file, or a range of it, as it comes from the guest.
 
 use super::{Files, media_type};
-use crate::http::extract::Query;
+use crate::http::extract::{Path, Query};
 use crate::http::problem::{Answer, Problem, ProblemBody};
 use crate::http::state::{App, Caller, Scope};
 use axum::body::Body;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};

@@ -2,10 +2,11 @@
 //! vendor's files API.
 
 use super::{Files, download, media_type};
+use crate::http::extract::Path;
 use crate::http::problem::{Answer, Problem, ProblemBody};
 use crate::http::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::Response;
 use http::header::HeaderMap;
 use ringfence_core::proto::{Entry, FileKind, PathQuery};

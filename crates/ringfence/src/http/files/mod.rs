@@ -7,11 +7,11 @@ mod shapes;
 pub(crate) mod tar;
 pub(crate) mod upload;
 
-use super::extract::Query;
+use super::extract::{Path, Query};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use ringfence_core::proto::{Entry, FileKind, ListResult, PathQuery};
 use ringfence_core::sessions::Use;
 use ringfence_core::{Code, Failure, GuestClient, Session};

@@ -5,11 +5,11 @@ use super::shapes::{
     DeleteQuery, EditBody, Edited, Entries, EntryObject, Found, FromTo, GlobBody, GrepBody,
     MkdirBody, StatQuery, TreeQuery,
 };
-use crate::http::extract::{Body, Query};
+use crate::http::extract::{Body, Path, Query};
 use crate::http::problem::{Answer, ProblemBody};
 use crate::http::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use http::{Method, StatusCode};
 use ringfence_core::guest::with_query;
 use ringfence_core::proto::{

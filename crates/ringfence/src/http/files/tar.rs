@@ -3,10 +3,10 @@
 use super::Files;
 use super::download;
 use super::upload::Sending;
-use crate::http::extract::Query;
+use crate::http::extract::{Path, Query};
 use crate::http::problem::{Answer, Problem, ProblemBody};
 use crate::http::state::{App, Caller, Scope};
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt as _;

@@ -4,11 +4,12 @@
 //! breaks off leaves nothing behind.
 
 use super::Files;
+use crate::http::extract::Path;
 use crate::http::problem::{Answer, Problem, ProblemBody};
 use crate::http::state::{App, Caller, Scope};
 use axum::Json;
 use axum::body::BodyDataStream;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Request, State};
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 use http::{Method, StatusCode, header};
