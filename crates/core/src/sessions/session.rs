@@ -73,6 +73,8 @@ pub struct Session {
     pub owner: Option<String>,
     pub key: Option<String>,
     pub created: Moment,
+    /// Since when this server knows it.
+    pub(super) known_since: Instant,
     backend: Arc<dyn Backend>,
     guest: tokio::sync::Mutex<Option<GuestClient>>,
     /// One change of the notes at a time.
@@ -127,6 +129,7 @@ impl Session {
             owner: label.owner,
             key: label.key,
             created: label.created,
+            known_since: Instant::now(),
             backend: Arc::clone(backend),
             guest: tokio::sync::Mutex::new(None),
             noting: tokio::sync::Mutex::new(()),

@@ -121,7 +121,6 @@ fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
                 },
                 Launcher::start(&program)?,
             )?;
-            native.sweep(std::time::Duration::ZERO)?;
             Ok(Arc::new(native))
         }
     }

@@ -32,11 +32,14 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use utoipa::IntoParams;
 
-/// Spoken by clients that have to name something; others need not.
+/// Spoken by clients that have to name something, such as browsers, which send their key as
+/// another one; others need not.
 const PROTOCOL: &str = "ringfence.pty";
 
-/// Most bytes of a message.
+/// Most bytes of a message. One that is larger, up to the second, is read, so that its sender
+/// hears why it is refused; what is larger still cuts the connection off.
 const MESSAGE: usize = 1 << 20;
+const MESSAGE_READ: usize = 4 << 20;
 
 /// How often a client is asked whether it is there, and how long nothing may come from it.
 const PING: Duration = Duration::from_secs(15);
@@ -200,8 +203,8 @@ fn attach(
     };
     upgrade
         .protocols([PROTOCOL])
-        .max_message_size(MESSAGE)
-        .max_frame_size(MESSAGE)
+        .max_message_size(MESSAGE_READ)
+        .max_frame_size(MESSAGE_READ)
         .on_upgrade(move |socket| terminal.serve(socket, reader))
 }
 
@@ -258,7 +261,7 @@ enum Over {
 impl Terminal {
     async fn serve(self, socket: WebSocket, reader: Reader) {
         let _use = self.session.begin();
-        let (mut sink, stream) = socket.split();
+        let (mut sink, mut stream) = socket.split();
         let opened = async {
             let guest = self.session.guest().await?;
             let from = OutputQuery {
@@ -275,7 +278,7 @@ impl Terminal {
                 // Whichever ends first ends both.
                 tokio::select! {
                     over = show(&self, &mut sink, events) => over,
-                    over = typed(&self, stream, &guest) => over,
+                    over = typed(&self, &mut stream, &guest) => over,
                 }
             }
             Err(failure) => Over::Failed(failure),
@@ -306,7 +309,13 @@ impl Terminal {
             code: farewell.code,
             reason: farewell.reason.into(),
         }));
-        let _ = tokio::time::timeout(FAREWELL, sink.send(close)).await;
+        let parted = async {
+            // What is unread when the connection closes would take these words with it.
+            if sink.send(close).await.is_ok() {
+                while let Some(Ok(_)) = stream.next().await {}
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, parted).await;
     }
 }
 
@@ -355,7 +364,7 @@ enum Control {
 /// What the client types goes to the job, as fast as that reads.
 async fn typed(
     terminal: &Terminal,
-    mut stream: SplitStream<WebSocket>,
+    stream: &mut SplitStream<WebSocket>,
     guest: &GuestClient,
 ) -> Over {
     let (keys, queue) = mpsc::channel::<Bytes>(16);
@@ -379,6 +388,8 @@ async fn typed(
                 ));
             };
             let bytes = match message {
+                Some(Ok(Message::Binary(bytes))) if bytes.len() > MESSAGE => return too_large(),
+                Some(Ok(Message::Text(text))) if text.len() > MESSAGE => return too_large(),
                 Some(Ok(Message::Binary(bytes))) => bytes,
                 Some(Ok(Message::Text(text))) => {
                     if let Err(farewell) = control(terminal, guest, &text).await {
@@ -415,12 +426,16 @@ async fn control(terminal: &Terminal, guest: &GuestClient, text: &str) -> Result
     }
 }
 
+fn too_large() -> Over {
+    let words = format!("a message has at most {MESSAGE} bytes");
+    Over::Wrong(Farewell::new(close_code::SIZE, words))
+}
+
 /// A frame that can't be taken.
 fn refused(error: &axum::Error) -> Over {
     let words = error.to_string();
     if words.contains("too long") || words.contains("too big") || words.contains("too large") {
-        let words = format!("a message has at most {MESSAGE} bytes");
-        return Over::Wrong(Farewell::new(close_code::SIZE, words));
+        return too_large();
     }
     Over::Left
 }

@@ -173,7 +173,10 @@ pub(crate) async fn create(
 ) -> Answer<Response> {
     caller.may_beyond(Scope::Use)?;
     let new = body.resolve(&app, &caller)?;
-    let (session, found) = app.sessions.create(new).await?;
+    let begun = std::time::Instant::now();
+    let made = app.sessions.create(new).await;
+    super::seen::create(made.as_ref().map(|(_, found)| *found), begun.elapsed());
+    let (session, found) = made?;
     super::act::about(&session.id);
     let _use = session.begin();
     let mut object = SessionObject::of(&session).await;
