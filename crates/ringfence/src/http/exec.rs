@@ -40,7 +40,11 @@ pub(crate) struct Exec {
 /// The names of the tools.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
-#[allow(dead_code, reason = "for the description only: see Tool")]
+#[allow(
+    dead_code,
+    clippy::enum_variant_names,
+    reason = "for the description only: they are the names of Tool"
+)]
 pub(crate) enum ToolName {
     CodeExecution,
     BashCodeExecution,
