@@ -9,6 +9,7 @@ mod id;
 mod quota;
 mod reaper;
 mod session;
+mod tools;
 
 pub use clock::Moment;
 pub use id::SessionId;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 pub use quota::{Owner, Quotas};
 pub use reaper::Reaped;
+pub use tools::{Listener, Registration};
 
 /// The kernel that calls run in when they name none.
 pub const MAIN: &str = "main";
@@ -81,6 +83,11 @@ impl Sessions {
 
     pub fn quotas(&self) -> &Quotas {
         &self.quotas
+    }
+
+    /// Those that this server knows.
+    pub fn known(&self) -> Vec<Arc<Session>> {
+        locked(&self.live).values().cloned().collect()
     }
 
     /// How many this server knows.

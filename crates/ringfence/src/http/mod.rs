@@ -3,6 +3,7 @@
 mod act;
 mod audit;
 mod auth;
+mod calls;
 mod connection;
 mod events;
 mod exec;
@@ -22,11 +23,13 @@ mod seen;
 mod serve;
 mod sessions;
 mod state;
+mod tools;
 mod traces;
 mod watched;
 
 pub(crate) use audit::Audit;
 pub(crate) use auth::Gate;
+pub(crate) use calls::attend_all;
 pub(crate) use health::fold;
 pub(crate) use presence::Presence;
 pub(crate) use seen::{reaped, start as start_metrics};
@@ -65,6 +68,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(kernels::put, kernels::show, kernels::remove))
         .routes(routes!(kernels::interrupt))
         .routes(routes!(kernels::interrupt_main))
+        .routes(routes!(tools::register))
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

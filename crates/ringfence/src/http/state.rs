@@ -5,6 +5,7 @@ use super::auth::Gate;
 use super::health::Readiness;
 use super::problem::{Answer, Problem};
 use super::sessions::Create;
+use crate::callback::Callbacks;
 use crate::config::BackendChoice;
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_core::sessions::Owner;
@@ -27,6 +28,7 @@ pub(crate) struct Inner {
     pub audit: Option<Arc<Audit>>,
     pub metrics: PrometheusHandle,
     pub readiness: Readiness,
+    pub callbacks: Callbacks,
 }
 
 impl std::ops::Deref for App {
@@ -136,6 +138,7 @@ impl App {
         audit: Option<Arc<Audit>>,
         metrics: PrometheusHandle,
     ) -> Self {
+        let callbacks = Callbacks::new(config.policy.callbacks.clone());
         let inner = Arc::new(Inner {
             sessions,
             config,
@@ -144,6 +147,7 @@ impl App {
             audit,
             metrics,
             readiness: Readiness::default(),
+            callbacks,
         });
         Self { inner }
     }
@@ -201,6 +205,8 @@ impl App {
         if !caller.sees(&session) {
             return Err(unknown());
         }
+        // One that another server made may have tools.
+        super::calls::attend(self, &session);
         Ok(session)
     }
 
