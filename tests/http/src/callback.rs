@@ -1,6 +1,7 @@
 //! A place that carries out tools: what it does with a call depends on the tool's name.
 
 use crate::Outcome;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +16,8 @@ pub struct Seen {
     pub path: String,
     pub headers: HashMap<String, String>,
     pub body: Value,
+    /// The input as it was written.
+    input: String,
 }
 
 /// Listens on loopback until it is dropped.
@@ -172,7 +175,10 @@ impl Shared {
                     .await?;
                 return Ok(stream.shutdown().await?);
             }
-            _ => ("200 OK", String::new(), ok(&seen.body["input"])),
+            _ => {
+                let body = format!(r#"{{"content": {}, "is_error": false}}"#, seen.input);
+                ("200 OK", String::new(), body)
+            }
         };
         let head = format!(
             "HTTP/1.1 {status}\r\n{more}content-length: {}\r\nconnection: close\r\n\r\n",
@@ -194,6 +200,9 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Outcome<Seen> {
         if stream.read_buf(&mut bytes).await? == 0 {
             return Err("half a request".into());
         }
+        if !bytes.starts_with(b"P") {
+            return Err("no request".into());
+        }
     };
     let text = String::from_utf8(bytes[..head].to_vec())?;
     let mut lines = text.split("\r\n");
@@ -212,10 +221,13 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Outcome<Seen> {
             return Err("half a body".into());
         }
     }
+    let body = &bytes[head + 4..];
+    let parts: HashMap<&str, &RawValue> = serde_json::from_slice(body)?;
     Ok(Seen {
         method: first.next().unwrap_or_default(),
         path: first.next().unwrap_or_default(),
         headers,
-        body: serde_json::from_slice(&bytes[head + 4..])?,
+        body: serde_json::from_slice(body)?,
+        input: parts.get("input").ok_or("no input")?.get().to_owned(),
     })
 }

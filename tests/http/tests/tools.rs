@@ -219,16 +219,8 @@ async fn what_fails_raises() -> Outcome {
         let message = raises(&server, &id, "echo()").await?;
         assert!(message.contains("callback"), "{message}");
     }
-    let (_, metrics) = (
-        0,
-        server
-            .http
-            .get(format!("{}/metrics", server.url))
-            .send()
-            .await?
-            .text()
-            .await?,
-    );
+    let metrics = server.http.get(format!("{}/metrics", server.url));
+    let metrics = metrics.send().await?.text().await?;
     for (outcome, count) in [
         ("ok", 2),
         ("error", 1),
@@ -256,32 +248,23 @@ async fn a_call_that_takes_too_long_raises() -> Outcome {
     // The callback hears that nobody waits.
     callback.gone(1).await?;
     assert_eq!(callback.seen().len(), 1);
-    // With more time the same is answered, once another limit has passed.
+    // With more time a call outlives one that has only this.
     body["timeout_seconds"] = json!(3600);
     register(&server, &id, &body).await?;
-    callback.release_at(2);
+    callback.release_at(usize::MAX);
     let other = server.session().await?;
-    let mut short = callback.registration(TOKEN, &["held"]);
-    short["timeout_seconds"] = json!(1);
-    register(&server, &other, &short).await?;
+    body["timeout_seconds"] = json!(1);
+    register(&server, &other, &body).await?;
     let waits = async {
         callback.held(1).await?;
-        let message = raises(&server, &other, "hang()").await;
-        // Not registered there: refused, and no request is made.
-        assert!(message.is_err() || message.is_ok_and(|m| m.contains("hang")));
+        let message = raises(&server, &other, "hang()").await?;
         callback.release_at(1);
-        Ok(())
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(message)
     };
-    let (held, waited) = tokio::join!(
-        prints(
-            &server,
-            &id,
-            "import _platform_tools as t; print(t.held(x=2))"
-        ),
-        waits
-    );
-    waited.map_err(|e: Box<dyn std::error::Error + Send + Sync>| e)?;
+    let code = "import _platform_tools as t; print(t.held(x=2))";
+    let (held, message) = tokio::join!(prints(&server, &id, code), waits);
     assert_eq!(held?, "{'x': 2}");
+    assert!(message?.contains("within 1 s"));
     Ok(())
 }
 
@@ -634,5 +617,68 @@ async fn callbacks_go_where_the_policy_allows() -> Outcome {
     strict.stop()?;
     // The last one takes the sandboxes with it.
     let _last = Server::start_on(&state, &[], &[])?;
+    Ok(())
+}
+
+/// A place behind TLS, with a certificate for this name of an authority of its own.
+async fn secure(folder: &std::path::Path, name: &str) -> Outcome<(Callback, std::path::PathBuf)> {
+    use tokio_rustls::rustls;
+    let key = rcgen::KeyPair::generate()?;
+    let mut authority = rcgen::CertificateParams::new(Vec::new())?;
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let root = authority.self_signed(&key)?;
+    let file = folder.join(format!("{name}.pem"));
+    std::fs::write(&file, root.pem())?;
+    let issuer = rcgen::Issuer::new(authority, key);
+    let own = rcgen::KeyPair::generate()?;
+    let leaf = rcgen::CertificateParams::new(vec![name.to_owned()])?.signed_by(&own, &issuer)?;
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![leaf.der().clone()],
+            rustls::pki_types::PrivateKeyDer::try_from(own.serialize_der())?,
+        )?;
+    let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+    let callback = Callback::start_with(move |stream| acceptor.accept(stream)).await?;
+    Ok((callback, file))
+}
+
+#[tokio::test]
+async fn https_is_checked() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (good, authority) = secure(folder.path(), "localhost").await?;
+    let (stranger, _) = secure(folder.path(), "127.0.0.1").await?;
+    let state = folder.path().join("state");
+    let file = authority.to_str().ok_or("path")?;
+    let server = Server::start_on(&state, &[], &[("SSL_CERT_FILE", file)])?;
+    let id = server.session().await?;
+    let to = |url: String| json!({"callback_url": url, "token": TOKEN, "tools": [{"name": "echo", "doc": ""}]});
+    register(
+        &server,
+        &id,
+        &to(format!("https://localhost:{}/", good.port)),
+    )
+    .await?;
+    let code = "from _platform_tools import echo; print(echo(a=1))";
+    assert_eq!(prints(&server, &id, code).await?, "{'a': 1}");
+    assert_eq!(good.seen().len(), 1);
+    // Another name, an authority that nobody knows, no TLS at all.
+    let plain = Callback::start().await?;
+    for url in [
+        format!("https://127.0.0.1:{}/", good.port),
+        format!("https://127.0.0.1:{}/", stranger.port),
+        format!("https://localhost:{}/", plain.port),
+        format!("http://localhost:{}/", good.port),
+    ] {
+        register(&server, &id, &to(url)).await?;
+        let message = raises(&server, &id, "echo()").await?;
+        assert!(message.contains("cannot reach the callback"), "{message}");
+    }
+    assert_eq!(
+        (good.seen().len(), stranger.seen().len(), plain.seen().len()),
+        (1, 0, 0)
+    );
     Ok(())
 }

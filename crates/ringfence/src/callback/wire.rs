@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use url::{Host, Position};
 
-/// How long one of several addresses may take.
+/// How long a connection to one of several addresses may take, and what makes it secure.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Most bytes of the headers of a reply.
@@ -102,9 +102,9 @@ pub(super) async fn secure(
         Host::Ipv6(address) => Ok(ServerName::from(std::net::IpAddr::V6(*address))),
     };
     let name = name.map_err(|e| unreachable("no name for a certificate", e))?;
-    let stream = tls
-        .connect(name, stream)
+    let stream = tokio::time::timeout(CONNECT, tls.connect(name, stream))
         .await
+        .map_err(|_| unreachable("no answer", "the secure connection takes too long"))?
         .map_err(|e| unreachable("no secure connection", e))?;
     Ok(Box::new(stream))
 }
