@@ -25,6 +25,9 @@ use tokio::time::Instant;
 /// Most bytes of an answer that are read into memory.
 const ANSWER_LIMIT: usize = 160 << 20;
 
+/// Most bytes of a failure.
+const FAILURE_LIMIT: usize = 64 << 10;
+
 /// Most bytes of one line of a stream of events.
 const LINE_LIMIT: usize = 32 << 20;
 
@@ -188,7 +191,7 @@ impl GuestClient {
         let path = with_query("/files/content", query)?;
         let answer = self.send(Method::GET, &path, full(Bytes::new()), None);
         by(longest(), async {
-            read_all(checked(answer.await?).await?).await
+            read_all(checked(answer.await?).await?, ANSWER_LIMIT).await
         })
         .await
     }
@@ -343,8 +346,8 @@ pub fn with_query(path: &str, query: &impl Serialize) -> Result<String, Failure>
     })
 }
 
-async fn read_all(response: Response<Incoming>) -> Result<Bytes, Failure> {
-    let limited = http_body_util::Limited::new(response.into_body(), ANSWER_LIMIT);
+async fn read_all(response: Response<Incoming>, limit: usize) -> Result<Bytes, Failure> {
+    let limited = http_body_util::Limited::new(response.into_body(), limit);
     let collected = limited
         .collect()
         .await
@@ -352,8 +355,9 @@ async fn read_all(response: Response<Incoming>) -> Result<Bytes, Failure> {
     Ok(collected.to_bytes())
 }
 
-async fn read_json<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
-    let bytes = read_all(checked(response).await?).await?;
+/// The JSON of an answer that fits into memory.
+pub async fn read_json<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, Failure> {
+    let bytes = read_all(checked(response).await?, ANSWER_LIMIT).await?;
     let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
     serde_json::from_slice(bytes).map_err(|e| lost("not the answer that was expected", e))
 }
@@ -364,7 +368,7 @@ async fn checked(response: Response<Incoming>) -> Result<Response<Incoming>, Fai
     if status.is_success() {
         return Ok(response);
     }
-    let bytes = read_all(response).await?;
+    let bytes = read_all(response, FAILURE_LIMIT).await?;
     Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| odd_status(status)))
 }
 

@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod blocks;
+pub mod file_id;
 pub mod guest;
 pub mod interpreter;
 pub mod plan;
@@ -10,6 +11,7 @@ pub mod size;
 pub mod spec;
 
 pub use backend::{Backend, Io, SandboxInfo, SandboxState};
+pub use file_id::FileId;
 pub use guest::GuestClient;
 pub use plan::{Control, Enforced, Guarantees, Hold, Lifetime, Limits, Plan, SandboxId, resolve};
 pub use ringfence_proto as proto;

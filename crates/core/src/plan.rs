@@ -81,6 +81,7 @@ pub enum Lifetime {
 
 /// Something that a sandbox is held by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Control {
     Isolation,
@@ -116,6 +117,7 @@ impl Control {
 
 /// How well a control holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
     /// For the sandbox as a whole.
@@ -137,6 +139,7 @@ pub struct Guarantees {
 
 /// One line of what a sandbox is really held by.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Enforced {
     pub control: Control,
     pub hold: Hold,

@@ -9,6 +9,29 @@ use std::str::FromStr;
 #[serde(try_from = "Raw", into = "u64")]
 pub struct Size(pub u64);
 
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Size {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        use utoipa::openapi::{ObjectBuilder, OneOfBuilder, schema::Type};
+        let number = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .minimum(Some(0));
+        let text = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .pattern(Some("^[0-9]+(\\.[0-9]+)? *([kKmMgGtT]([iI]?[bB])?|[bB])?$"));
+        OneOfBuilder::new()
+            .item(number)
+            .item(text)
+            .description(Some(
+                "A number of bytes: `512`, `\"256m\"`, `\"1.5GiB\"`; letters count in powers of 1024.",
+            ))
+            .into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Size {}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Raw {

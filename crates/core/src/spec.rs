@@ -7,11 +7,14 @@ use std::path::PathBuf;
 
 /// A sandbox as a caller describes it; whatever is absent gets the tightest default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxSpec {
     /// A folder that holds a whole root file system, in place of the host's own system.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub rootfs: Option<PathBuf>,
     /// The Python interpreter; the host's `python3` when absent.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub python: Option<PathBuf>,
     /// A packages environment made by `ringfence env add`.
     pub environment: Option<String>,
@@ -27,6 +30,7 @@ pub struct SandboxSpec {
 
 /// Where the session's files live, at `/workspace`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Workspace {
     /// Private and empty: in memory for a disposable sandbox, on disk for one that is kept.
@@ -37,10 +41,15 @@ pub enum Workspace {
     /// Private and empty, on disk.
     Disk,
     /// A folder of the host.
-    Folder { path: PathBuf, access: Access },
+    Folder {
+        #[cfg_attr(feature = "openapi", schema(value_type = String))]
+        path: PathBuf,
+        access: Access,
+    },
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Access {
     #[default]
@@ -52,15 +61,19 @@ pub enum Access {
 
 /// A file or folder of the host, seen inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MountSpec {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub from: PathBuf,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub to: PathBuf,
     #[serde(default)]
     pub access: Access,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
     /// Only loopback, inside the sandbox.
@@ -73,6 +86,7 @@ pub enum Network {
 /// Limits as asked for. One that is given must be enforced for the whole sandbox, or creation
 /// fails; one that is absent gets a default, held by the best means there is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsSpec {
     pub memory: Option<Size>,

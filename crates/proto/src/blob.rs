@@ -42,6 +42,32 @@ impl fmt::Debug for Blob {
     }
 }
 
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for Blob {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        use utoipa::openapi::schema::{AdditionalProperties, Schema, Type};
+        use utoipa::openapi::{ObjectBuilder, OneOfBuilder};
+        let text = ObjectBuilder::new().schema_type(Type::String);
+        let base64 = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .content_encoding("base64");
+        let binary = ObjectBuilder::new()
+            .property("base64", base64)
+            .required("base64")
+            .additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)));
+        OneOfBuilder::new()
+            .item(text)
+            .item(binary)
+            .description(Some(
+                "Bytes: a string where they are UTF-8, else in base64.",
+            ))
+            .into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for Blob {}
+
 impl Serialize for Blob {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(&self.0) {

@@ -3,6 +3,7 @@ use std::fmt;
 
 /// Why something ended, or was cut, that did not end by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     WallClock,
@@ -45,6 +46,7 @@ impl Cause {
 
 /// What the event put an end to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
     /// Output past a limit was dropped; the command itself went on.
@@ -61,6 +63,7 @@ pub enum Ended {
 
 /// What is still there after the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Survived {
     pub files: bool,
     pub variables: bool,
@@ -68,6 +71,7 @@ pub struct Survived {
 
 /// The certificate of an end: which limit or event, how far it got, what survived, what next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Certificate {
     pub cause: Cause,
     pub ended: Ended,

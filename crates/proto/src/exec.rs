@@ -38,6 +38,7 @@ pub struct ProcessLimits {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PtySize {
     pub rows: u16,
@@ -111,6 +112,7 @@ impl ExecRequest {
 
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
     /// Left by itself with this status. A REPL call: 0, 1 after an exception, or `sys.exit`'s.
@@ -123,6 +125,7 @@ pub enum Exit {
 
 /// The end of a job: everything but its output.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobEnd {
     pub exit: Exit,
     pub duration_ms: u64,

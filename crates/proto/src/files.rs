@@ -138,6 +138,7 @@ pub struct Mkdir {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
     File,
@@ -148,6 +149,7 @@ pub enum FileKind {
 
 /// A file, folder or link, as it is; links are not followed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Entry {
     /// Relative to the root that the caller chose; `.` for the root itself.
     pub path: String,

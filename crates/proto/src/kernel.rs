@@ -50,6 +50,7 @@ pub struct RunRequest {
 
 /// A value with one or more representations, as in a notebook.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Rich {
     /// `value` for the last expression, `display` for figures and displayed objects.
     pub kind: String,

@@ -51,6 +51,8 @@ impl Place {
             .into_iter()
             .flatten()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            // What is made once and used again is no sandbox.
+            .filter(|name| !name.starts_with('.'))
             .collect()
     }
 

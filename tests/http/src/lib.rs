@@ -89,11 +89,25 @@ impl Server {
 
     /// The same at whichever address the arguments or the environment say.
     pub fn start_with(state: &Path, args: &[&str], env: &[(&str, &str)]) -> Outcome<Self> {
-        let mut child = Command::new(ringfence())
-            .args(["serve", "--state-dir"])
-            .arg(state)
-            .args(args)
-            .envs(env.iter().copied())
+        let mut command = Command::new(ringfence());
+        command.args(["serve", "--state-dir"]).arg(state).args(args);
+        Self::start_command(command.envs(env.iter().copied()), state)
+    }
+
+    /// With few descriptors.
+    pub fn start_limited(state: &Path, descriptors: u32) -> Outcome<Self> {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -n \"$1\" && shift && exec \"$@\"", "sh"])
+            .arg(descriptors.to_string())
+            .arg(ringfence())
+            .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
+            .arg(state);
+        Self::start_command(&mut command, state)
+    }
+
+    fn start_command(command: &mut Command, state: &Path) -> Outcome<Self> {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -277,4 +291,22 @@ impl Drop for Server {
             let _ = self.stop();
         }
     }
+}
+
+/// An interpreter that has what `tests/requirements.txt` names; `./test` makes one.
+pub fn python() -> Outcome<PathBuf> {
+    #[allow(clippy::disallowed_methods, reason = "tests have no settings")]
+    let given = std::env::var_os("RINGFENCE_TEST_PYTHON").map(PathBuf::from);
+    let made = ringfence()
+        .parent()
+        .and_then(Path::parent)
+        .map(|t| t.join("venv/bin/python3"));
+    let python = given.or(made).unwrap_or_default();
+    if !python.exists() {
+        let python = python.display();
+        return Err(
+            format!("there is no {python}: ./test makes it, or set RINGFENCE_TEST_PYTHON").into(),
+        );
+    }
+    Ok(python)
 }

@@ -75,22 +75,41 @@ async fn a_key_opens_and_nothing_else_does() -> Outcome {
 
 #[tokio::test]
 async fn a_websocket_can_show_its_key_as_a_subprotocol() -> Outcome {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let (server, key) = Server::start_with_key(&[])?;
-    let with = |protocol: String| {
-        let server = &server;
-        async move {
-            let headers = [
-                ("upgrade", "websocket"),
-                ("connection", "upgrade"),
-                ("sec-websocket-protocol", &protocol),
-            ];
-            get(server, "/sessions", &headers).await
+    let id = server.session().await?;
+    let upgrade = async |protocols: &str| -> Outcome<String> {
+        let mut stream = tokio::net::TcpStream::connect(server.address()).await?;
+        let head = format!(
+            "GET /sessions/{id}/pty HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n\
+             connection: upgrade\r\nsec-websocket-version: 13\r\n\
+             sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             sec-websocket-protocol: {protocols}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await?;
+        let mut answer = Vec::new();
+        while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+            let mut part = [0; 1024];
+            let read = stream.read(&mut part).await?;
+            assert!(read > 0, "closed");
+            answer.extend_from_slice(&part[..read]);
         }
+        Ok(String::from_utf8_lossy(&answer).to_lowercase())
     };
-    // There is no such route; what counts is who may know that.
-    assert_eq!(with(format!("ringfence, ringfence.key.{key}")).await?, 200);
-    assert_eq!(with(format!("ringfence, ringfence.key.{key}0")).await?, 401);
-    assert_eq!(with(format!("ringfence, {key}")).await?, 401);
+    let good = upgrade(&format!("ringfence.pty, ringfence.key.{key}")).await?;
+    assert!(good.starts_with("http/1.1 101"), "{good}");
+    assert!(
+        good.contains("sec-websocket-protocol: ringfence.pty\r\n"),
+        "{good}"
+    );
+    for bad in [
+        format!("ringfence.pty, ringfence.key.{key}0"),
+        format!("ringfence.pty, {key}"),
+        "ringfence.pty".to_owned(),
+    ] {
+        let answer = upgrade(&bad).await?;
+        assert!(answer.starts_with("http/1.1 401"), "{answer}");
+    }
     Ok(())
 }
 

@@ -71,7 +71,7 @@ async fn an_interrupt_keeps_variables() -> Outcome {
         ("main", format!("/sessions/{id}/interrupt")),
         ("other", format!("/sessions/{id}/kernels/other/interrupt")),
     ] {
-        let code = "x = 41\nprint('runs', flush=True)\nwhile True: x = 42";
+        let code = "x = 42\nprint('runs', flush=True)\nwhile True: pass";
         let body = json!({"code": code, "kernel": kernel});
         let mut events = server.events("POST", &jobs, Some(&body), None).await?;
         events.until("stdout").await?;

@@ -402,12 +402,12 @@ fn resident(server: &Server) -> Outcome<u64> {
 async fn stalled(server: &Server, path: &str, body: &Value) -> Outcome<tokio::net::TcpStream> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.set_recv_buffer_size(4096)?;
-    let address = server.url.replace("http://", "").parse()?;
-    let mut stream = socket.connect(address).await?;
+    let host = server.url.replace("http://", "");
+    let mut stream = socket.connect(host.parse()?).await?;
     let body = body.to_string();
     let length = body.len();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\
+        "POST {path} HTTP/1.1\r\nhost: {host}\r\naccept: text/event-stream\r\n\
          content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).await?;

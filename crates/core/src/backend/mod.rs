@@ -73,6 +73,11 @@ pub trait Backend: Send + Sync {
         self.list().await.map(drop)
     }
 
+    /// Removes what makers that died in the middle left, where the engine does not do so itself.
+    async fn tidy(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
         let all = self.list().await?;
         Ok(all.into_iter().find(|sandbox| sandbox.id() == id))

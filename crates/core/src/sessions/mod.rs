@@ -21,13 +21,17 @@ use crate::spec::SandboxSpec;
 use quota::Making;
 use ringfence_proto::{Code, Failure, KernelRequest};
 use session::Label;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use quota::{Owner, Quotas};
 pub use reaper::Reaped;
 pub use tools::{Listener, Registration};
+
+/// How often, and after what time each, one that another makes or removes is looked at again.
+const TRIES: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The kernel that calls run in when they name none.
 pub const MAIN: &str = "main";
@@ -128,36 +132,28 @@ impl Sessions {
         let id = SessionId::of_key(owner, key);
         let turn = self.turn(&id);
         let _turn = turn.lock().await;
-        match self.get(&id).await {
-            Ok(session) => return Ok((session, Found::There)),
-            Err(failure) if failure.code != Code::NotFound => return Err(failure),
-            Err(_) => {}
-        }
-        match self.make(id.clone(), new).await {
-            Ok(session) => Ok((session, Found::Made)),
-            // Another server was faster; its sandbox is ready when its guest answers.
-            Err(failure) if failure.code == Code::AlreadyExists => {
-                let session = self.await_other(&id).await?;
-                session.guest().await?;
-                Ok((session, Found::There))
-            }
-            Err(failure) => Err(failure),
-        }
-    }
-
-    /// Waits for a session that another server is making.
-    async fn await_other(&self, id: &SessionId) -> Result<Arc<Session>, Failure> {
-        const TRIES: u32 = 200;
         for _ in 0..TRIES {
-            match self.get(id).await {
-                Ok(session) => return Ok(session),
+            match self.get(&id).await {
+                Ok(session) => {
+                    // Another server may be making it; it is ready when its guest answers.
+                    session.guest().await?;
+                    return Ok((session, Found::There));
+                }
                 Err(failure) if failure.code != Code::NotFound => return Err(failure),
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Err(_) => {}
+            }
+            match self.make(id.clone(), new.clone()).await {
+                Ok(session) => return Ok((session, Found::Made)),
+                // Another server was faster, or the last one of this key is still on its way out.
+                Err(failure) if failure.code == Code::AlreadyExists => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(failure) => return Err(failure),
             }
         }
         Err(Failure::new(
             Code::Conflict,
-            format!("session {id} is being made by another server, which does not finish"),
+            format!("session {id} is being made or removed by another, which does not finish"),
         ))
     }
 
@@ -210,7 +206,11 @@ impl Sessions {
     /// A session by its id, also one that another server made.
     pub async fn get(&self, id: &SessionId) -> Result<Arc<Session>, Failure> {
         if let Some(session) = locked(&self.live).get(id) {
-            return Ok(Arc::clone(session));
+            // One that is on its way out is listed until it is gone, so that nobody finds it again.
+            return match session.is_closing() {
+                true => Err(unknown(id)),
+                false => Ok(Arc::clone(session)),
+            };
         }
         let info = self.backend.find(&id.sandbox()).await;
         // One that is being made right now has nothing to read yet.
@@ -242,7 +242,8 @@ impl Sessions {
     /// Every session there is, whoever made it, by id.
     pub async fn list(&self) -> Result<Vec<Arc<Session>>, Failure> {
         let mut all = Vec::new();
-        let mut known = HashMap::new();
+        let mut known = HashSet::new();
+        let begun = Instant::now();
         for info in self.backend.list().await? {
             let Some(id) = SessionId::of_sandbox(info.id()) else {
                 continue;
@@ -257,13 +258,15 @@ impl Sessions {
                 None => Session::of(info, &self.backend).map(|session| self.adopt(session)),
             };
             if let Some(session) = session {
-                known.insert(id, ());
-                all.push(session);
+                known.insert(id);
+                if !session.is_closing() {
+                    all.push(session);
+                }
             }
         }
-        // What another server removed.
+        // What another server removed; what was made since the list was read is not on it.
         locked(&self.live).retain(|id, session| {
-            let there = known.contains_key(id) || session.created.age() < Duration::from_secs(60);
+            let there = known.contains(id) || session.known_since >= begun;
             if !there {
                 session.close();
             }
@@ -276,11 +279,13 @@ impl Sessions {
     /// Ends a session: when this answers, its processes, files and memory are gone. One that is
     /// not there is no failure.
     pub async fn remove(&self, id: &SessionId) -> Result<(), Failure> {
-        let session = locked(&self.live).remove(id);
-        if let Some(session) = session {
+        if let Ok(session) = self.get(id).await {
             session.close();
         }
-        self.backend.destroy(&id.sandbox()).await
+        let destroyed = self.backend.destroy(&id.sandbox()).await;
+        // One that did not go is found again, and is tried again.
+        locked(&self.live).remove(id);
+        destroyed
     }
 
     /// Frees the processes and the memory of a session and keeps its files.

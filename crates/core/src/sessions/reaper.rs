@@ -34,6 +34,9 @@ const AT_ONCE: usize = 16;
 impl Sessions {
     /// Ends what has to end, whoever made it, and finds what other servers made.
     pub async fn reap(self: &Arc<Self>) -> Result<Vec<(SessionId, Reaped)>, Failure> {
+        if let Err(failure) = self.backend.tidy().await {
+            tracing::warn!(%failure, detail = failure.detail, "cannot remove what was left");
+        }
         let infos = self.backend.list().await?;
         let states: HashMap<_, _> = infos.iter().map(|i| (i.id().clone(), i.state)).collect();
         let mut reaped = Vec::new();

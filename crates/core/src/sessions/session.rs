@@ -25,6 +25,7 @@ const PROBE: Duration = Duration::from_secs(5);
 
 /// What happens to a session that nobody uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnIdle {
     #[default]
@@ -73,6 +74,8 @@ pub struct Session {
     pub owner: Option<String>,
     pub key: Option<String>,
     pub created: Moment,
+    /// Since when this server knows it.
+    pub(super) known_since: Instant,
     backend: Arc<dyn Backend>,
     guest: tokio::sync::Mutex<Option<GuestClient>>,
     /// One change of the notes at a time.
@@ -133,6 +136,7 @@ impl Session {
             owner: label.owner,
             key: label.key,
             created: label.created,
+            known_since: Instant::now(),
             backend: Arc::clone(backend),
             guest: tokio::sync::Mutex::new(None),
             noting: tokio::sync::Mutex::new(()),

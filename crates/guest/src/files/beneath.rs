@@ -93,6 +93,24 @@ impl GuestPath {
         &self.0
     }
 
+    /// Whether its names alone, whatever they are, lead above where it starts.
+    fn climbs_out(&self) -> bool {
+        let mut depth = 0_usize;
+        components(&self.0).any(|part| match part {
+            b".." => match depth.checked_sub(1) {
+                Some(above) => {
+                    depth = above;
+                    false
+                }
+                None => true,
+            },
+            _ => {
+                depth += 1;
+                false
+            }
+        })
+    }
+
     /// Without empty and `.` components; `.` when none is left.
     pub(crate) fn clean(&self) -> Vec<u8> {
         let parts: Vec<&[u8]> = components(&self.0).collect();
@@ -380,6 +398,10 @@ impl Root {
     ) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match self.open(path, flags, Mode::empty()) {
+            // Said before any folder on the way is made.
+            Err(Errno::NOENT) if self.scope == Scope::Beneath && path.climbs_out() => {
+                return Err(Errno::XDEV);
+            }
             Err(Errno::NOENT) => {}
             other => return other,
         }
@@ -418,7 +440,9 @@ impl Root {
     /// A failed operation on a path, in words.
     pub(crate) fn fail(&self, what: &str, path: &GuestPath, error: Errno) -> Failure {
         let shown = path.shown();
-        if error == Errno::XDEV {
+        // What is missing on a way out does not make it a way to something missing.
+        let out = || self.scope == Scope::Beneath && path.climbs_out();
+        if error == Errno::XDEV || (error == Errno::NOENT && out()) {
             return self.escape(what, &shown);
         }
         fail(what, &shown, error)

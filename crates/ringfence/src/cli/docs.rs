@@ -179,6 +179,11 @@ fn docs_of_the_environment_are_fresh() {
     check("env.md", &env());
 }
 
+#[test]
+fn docs_of_the_api_are_fresh() {
+    check("openapi.json", &crate::http::description());
+}
+
 /// Every name that the settings read is in the table.
 #[test]
 fn docs_name_every_variable_that_is_read() {

@@ -7,7 +7,7 @@ use clap::Args;
 use ringfence_core::backend::native::{self, Launcher, Native};
 use ringfence_core::sessions::Quotas;
 use ringfence_core::{Backend, Code, Failure, Sessions};
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -75,6 +75,7 @@ fn start_log(config: &Config, traces: Option<&Traces>) {
     };
     let log = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     let log = match config.log.format {
         LogFormat::Text => log.boxed(),
@@ -120,7 +121,6 @@ fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
                 },
                 Launcher::start(&program)?,
             )?;
-            native.sweep(std::time::Duration::ZERO)?;
             Ok(Arc::new(native))
         }
     }

@@ -1,7 +1,7 @@
 //! What the request at hand does, for those who watch: handlers say it in a line, wherever they
 //! are, and the log, the metrics, the audit file and the trace have it.
 
-use super::audit::Audit;
+use super::audit::{self, Audit};
 use super::seen;
 use super::state::Caller;
 use ringfence_core::proto::{Certificate, Exit, JobEnd};
@@ -126,6 +126,8 @@ impl Act {
             if std::mem::replace(&mut said.told, true) {
                 return;
             }
+            // Whoever went on with it went away before the end.
+            said.outcome.get_or_insert("left");
             said.clone()
         };
         if let (Some(audit), Some(_)) = (&self.audit, said.kind) {
@@ -178,7 +180,10 @@ pub(crate) fn runs(kind: &'static str, code: &str) -> Result<(), Failure> {
         act.trace.record("kind", kind);
         let said = {
             let mut said = act.lock();
-            said.kind = Some(kind);
+            // What is typed into a terminal is more than the command that it starts with.
+            if said.kind != Some(audit::TERMINAL) {
+                said.kind = Some(kind);
+            }
             said.runs = true;
             said.sha256 = Some(sha256(code.as_bytes()));
             said.code = Some(code.to_owned());
@@ -207,7 +212,6 @@ pub(crate) fn ended(end: Result<&JobEnd, &Failure>) {
 
 /// The act itself, for whoever goes on with it after the answer has begun, such as a stream of
 /// events: it is over when this is dropped.
-#[allow(dead_code, reason = "for routes that stream")]
 pub(crate) fn later() -> Option<Arc<Act>> {
     now(|act| {
         act.lock().later = true;

@@ -21,6 +21,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+/// A terminal, whatever runs in it.
+pub(super) const TERMINAL: &str = "terminal";
+
 /// Lines that are kept while they can't be written.
 const OWED: usize = 10_000;
 
@@ -213,17 +216,17 @@ fn kind(method: &Method, route: &str) -> Option<&'static str> {
         ("POST", Some("/suspend"), _) => "suspend",
         ("POST", Some("/exec"), _) => "exec",
         ("POST", Some("/programmatic-tools/register"), _) => "register_tools",
-        ("POST" | "PUT", Some(rest), _) if rest.starts_with("/files") => "upload",
-        ("DELETE", Some(rest), _) if rest.starts_with("/files") => "delete_files",
-        ("GET", Some("/files"), _) => "download",
-        ("GET", Some(rest), _) if rest.starts_with("/files/") && rest != "/files/list" => {
+        ("POST", Some("/files"), _) | ("PUT", Some("/tar"), _) => "upload",
+        ("GET", Some("/files" | "/tar"), _) | ("GET", None, "/files/{file_id}/content") => {
             "download"
         }
-        ("GET", None, rest) if rest.starts_with("/files/") => "download",
-        ("POST", Some(rest), _) if rest.starts_with("/jobs") => "job",
-        ("GET", Some(rest), _) if rest.ends_with("/pty") || rest.ends_with("/terminal") => {
-            "terminal"
-        }
+        ("DELETE", Some("/files"), _) | ("DELETE", None, "/files/{file_id}") => "delete_files",
+        ("POST", Some("/files/glob" | "/files/grep"), _) => return None,
+        ("POST", Some(rest), _) if rest.starts_with("/files/") => "change_files",
+        ("POST" | "DELETE", Some(rest), _) if rest.starts_with("/jobs") => "job",
+        ("GET", Some(rest), _) if rest.ends_with("/pty") => TERMINAL,
+        (_, Some(rest), _) if rest.ends_with("/interrupt") => "interrupt",
+        ("PUT" | "DELETE", Some(rest), _) if rest.starts_with("/kernels") => "kernel",
         ("GET" | "HEAD" | "OPTIONS", _, _) => return None,
         _ => "other",
     })

@@ -17,8 +17,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a WebSocket's client that can't set headers puts before a key, as a subprotocol.
 const SUBPROTOCOL_KEY: &str = "ringfence.key.";
-/// The subprotocol that is answered with: a browser that offers some expects one of them.
-const SUBPROTOCOL: &str = "ringfence";
 
 /// Whom a server lets in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,40 +142,23 @@ pub(crate) async fn authenticate(
     next: Next,
 ) -> Response {
     let offered = take_subprotocol(request.headers_mut());
-    let caller = match admit(&app.gate, &request, offered.as_ref()) {
+    let caller = match admit(&app.gate, &request, offered) {
         Ok(caller) => caller,
         Err(refusal) => return *refusal,
     };
     super::act::by(&caller);
     request.extensions_mut().insert(caller);
-    let mut answer = next.run(request).await;
-    if offered.is_some_and(|offered| offered.plain)
-        && answer.status() == http::StatusCode::SWITCHING_PROTOCOLS
-    {
-        let chosen = HeaderValue::from_static(SUBPROTOCOL);
-        let headers = answer.headers_mut();
-        headers
-            .entry(header::SEC_WEBSOCKET_PROTOCOL)
-            .or_insert(chosen);
-    }
-    answer
+    next.run(request).await
 }
 
-fn admit(
-    gate: &Gate,
-    request: &Request,
-    offered: Option<&Offered>,
-) -> Result<Caller, Box<Response>> {
+fn admit(gate: &Gate, request: &Request, offered: Option<String>) -> Result<Caller, Box<Response>> {
     let refused = |problem: Problem| Box::new(problem.into_response());
     let needs_key = gate.needs_key();
     if !needs_key {
         check_browser(gate, request).map_err(refused)?;
     }
     let path = request.uri().path();
-    if matches!(
-        path.strip_prefix("/v1").unwrap_or(path),
-        "/health" | "/ready"
-    ) {
+    if super::openapi::OPEN.contains(&path.strip_prefix("/v1").unwrap_or(path)) {
         return Ok(Caller::nobody());
     }
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0);
@@ -212,7 +193,7 @@ fn unknown() -> Response {
 }
 
 /// The keys that a request shows.
-fn shown(headers: &HeaderMap, offered: Option<&Offered>) -> Vec<String> {
+fn shown(headers: &HeaderMap, offered: Option<String>) -> Vec<String> {
     let bearer = headers
         .get_all(header::AUTHORIZATION)
         .iter()
@@ -223,20 +204,13 @@ fn shown(headers: &HeaderMap, offered: Option<&Offered>) -> Vec<String> {
     let api_key = headers.get_all("x-api-key").iter();
     let api_key = api_key.filter_map(|value| value.to_str().ok());
     let mut shown: Vec<String> = bearer.chain(api_key).map(str::to_owned).collect();
-    shown.extend(offered.and_then(|offered| offered.key.clone()));
+    shown.extend(offered);
     shown.truncate(4);
     shown
 }
 
-/// What a WebSocket's client offers to speak.
-struct Offered {
-    key: Option<String>,
-    /// Besides a key, the name that it can be answered with.
-    plain: bool,
-}
-
 /// Takes keys out of the subprotocols of a WebSocket, so that none is answered with.
-fn take_subprotocol(headers: &mut HeaderMap) -> Option<Offered> {
+fn take_subprotocol(headers: &mut HeaderMap) -> Option<String> {
     let upgrade = headers.get(header::UPGRADE)?.to_str().ok()?;
     if !upgrade.eq_ignore_ascii_case("websocket") {
         return None;
@@ -259,10 +233,7 @@ fn take_subprotocol(headers: &mut HeaderMap) -> Option<Offered> {
     let key = keys
         .first()
         .and_then(|key| key.strip_prefix(SUBPROTOCOL_KEY));
-    Some(Offered {
-        key: key.map(str::to_owned),
-        plain: others.iter().any(|one| one == SUBPROTOCOL),
-    })
+    key.map(str::to_owned)
 }
 
 /// Where no key is needed, a web page in the user's browser is the attacker: it must not get here

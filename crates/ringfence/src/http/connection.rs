@@ -89,15 +89,16 @@ impl Activity {
 
     pub(super) fn verdict(&self) -> Verdict {
         let now = self.lock();
+        // What it is doing may change at any time, and other timers start then.
+        let soon = Instant::now() + self.header_timeout.min(self.idle_timeout);
         let (due, verdict) = match now.heard {
-            // It may end at any time, and the timers start then.
-            _ if now.requests > 0 => return Verdict::Wait(Instant::now() + self.header_timeout),
+            _ if now.requests > 0 => return Verdict::Wait(soon),
             _ if !now.begun => (now.idle_since + self.header_timeout, Verdict::Cut),
             Some(heard) if !now.http2 => (heard + self.header_timeout, Verdict::Cut),
             _ => (now.idle_since + self.idle_timeout, Verdict::Idle),
         };
         match due > Instant::now() {
-            true => Verdict::Wait(due),
+            true => Verdict::Wait(due.min(soon)),
             false => verdict,
         }
     }

@@ -2,6 +2,7 @@
 //! cut off goes on where it was; all that is needed for that is kept by the guest, and outlives
 //! this server.
 
+use super::act::{self, Act};
 use super::exec::Call;
 use super::problem::{Answer, Problem};
 use super::readers::{Reader, Unread};
@@ -94,7 +95,8 @@ pub(crate) async fn start(
         reader.finish();
         return Err(broken(app, session, failure));
     }
-    stream_job(app, session, job, at, reader, last).await
+    let act = act::later();
+    stream_job(app, session, job, at, reader, last, act).await
 }
 
 /// Streams a job that runs, or has ended.
@@ -105,6 +107,7 @@ pub(crate) async fn stream_job(
     at: OutputQuery,
     reader: Reader,
     last: Last,
+    act: Option<Arc<Act>>,
 ) -> Answer<Response> {
     let mut follower = Follower {
         app: app.clone(),
@@ -117,6 +120,7 @@ pub(crate) async fn stream_job(
         reader: Some(reader),
         last: Some(last),
         over: false,
+        act,
         _use: session.begin(),
     };
     if let Err(failure) = follower.open().await {
@@ -154,6 +158,8 @@ struct Follower {
     /// Until it was handed out.
     last: Option<Last>,
     over: bool,
+    /// Of the request that started the job.
+    act: Option<Arc<Act>>,
     _use: Use,
 }
 
@@ -255,6 +261,9 @@ impl Follower {
     async fn end(&mut self, end: &JobEnd) {
         self.over = true;
         self.finish();
+        if let Some(act) = self.act.take() {
+            act.ended(Ok(end));
+        }
         if let Some(certificate) = &end.certificate {
             self.push("certificate", certificate);
         }
@@ -284,6 +293,9 @@ impl Follower {
             return;
         }
         self.over = true;
+        if let Some(act) = self.act.take() {
+            act.ended(Err(&failure));
+        }
         let problem = broken(&self.app, &self.session, failure);
         self.fail(problem);
     }

@@ -1,15 +1,15 @@
 //! `POST /sessions/{session}/exec`: one tool call, answered with a result block.
 
 use super::events::{self, Last};
-use super::extract::Body;
+use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::run::Work;
 use super::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::{IntoResponse as _, Response};
 use http::HeaderMap;
-use ringfence_core::blocks::{self, Text, Tool};
+use ringfence_core::blocks::{self, Asked, EditorCall, Text, Tool};
 use ringfence_core::plan::random_hex;
 use ringfence_core::proto::{Command, ExecRequest, ExecResult, Output, OutputQuery, RunRequest};
 use ringfence_core::sessions::MAIN;
@@ -17,7 +17,7 @@ use ringfence_core::{Code, Failure, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use utoipa::ToSchema;
 
 /// Most characters of code or of a command.
@@ -111,13 +111,24 @@ pub(crate) async fn exec(
         tool,
         tool_use_id,
         begun: Instant::now(),
+        asked: Asked {
+            timeout: Duration::from_secs_f64(body.timeout_seconds),
+            output: app.output_limit(),
+        },
     };
-    let timeout_ms = (body.timeout_seconds * 1000.0) as u64;
     let _use = session.begin();
     let work = match tool {
-        Tool::Code => python(&app, text(&body.input, "code")?.to_owned(), timeout_ms),
-        Tool::Bash => bash(&app, text(&body.input, "command")?.to_owned(), timeout_ms),
-        Tool::TextEditor => return Err(Failure::invalid("not yet").into()),
+        Tool::Code => python(&app, text(&body.input, "code")?.to_owned(), call.asked),
+        Tool::Bash => bash(&app, text(&body.input, "command")?.to_owned(), call.asked),
+        Tool::TextEditor => {
+            let input = EditorCall::parse(&body.input)
+                .map_err(|bad| Problem::at(&["body", "input", bad.field], bad.message, bad.kind))?;
+            let content = match edit(&session, &input, call.asked).await {
+                Ok(content) => content,
+                Err(failure) => infrastructure(&app, &session, tool, failure)?,
+            };
+            return Ok(Json(call.with(content, None)).into_response());
+        }
     };
     if events::wanted(&headers) {
         let at = OutputQuery::default();
@@ -132,6 +143,7 @@ pub(crate) struct Call {
     tool: Tool,
     tool_use_id: String,
     begun: Instant,
+    asked: Asked,
 }
 
 impl Call {
@@ -147,21 +159,26 @@ impl Call {
         let content = match done {
             Ok(result) => {
                 let news = session.take_news();
-                let text = Text::of(tool, &result, news.as_ref());
+                let text = Text::of(tool, self.asked, &result, news.as_ref());
+                let content = blocks::result(tool, &text, &session.id, &result);
                 let cut = |output: &Output| output.total > output.data.len() as u64;
                 if cut(&result.stdout) || cut(&result.stderr) {
                     job_id = Some(result.id);
                 }
-                blocks::result(tool, &text, &[], &result.results)
+                content
             }
             Err(failure) => infrastructure(app, session, tool, failure)?,
         };
-        Ok(ExecAnswer {
-            result_block: tool.block(&self.tool_use_id, content),
+        Ok(self.with(content, job_id))
+    }
+
+    fn with(self, content: Value, job_id: Option<String>) -> ExecAnswer {
+        ExecAnswer {
+            result_block: self.tool.block(&self.tool_use_id, content),
             tool_use_id: self.tool_use_id,
             execution_time_ms: self.begun.elapsed().as_millis() as u64,
             job_id,
-        })
+        }
     }
 }
 
@@ -190,22 +207,35 @@ fn infrastructure(
     })
 }
 
-fn python(app: &App, code: String, timeout_ms: u64) -> Work {
+async fn edit(session: &Session, call: &EditorCall, asked: Asked) -> Result<Value, Failure> {
+    let work = async { call.run(&session.guest().await?, asked.output).await };
+    tokio::time::timeout(asked.timeout, work)
+        .await
+        .unwrap_or_else(|_| {
+            let seconds = asked.timeout.as_secs_f64();
+            let message = format!("the editor timed out after {seconds}s");
+            Err(Failure::new(Code::DeadlineExceeded, message))
+        })
+}
+
+fn python(app: &App, code: String, asked: Asked) -> Work {
     let request = RunRequest {
         code,
-        timeout_ms: Some(timeout_ms),
-        output_limit: Some(app.output_limit()),
+        timeout_ms: Some(asked.timeout.as_millis() as u64),
+        output_limit: Some(asked.output),
         cpu_seconds: Some(app.config.limits.cpu_seconds),
+        report_files: true,
         ..RunRequest::default()
     };
     let kernel = MAIN.to_owned();
     Work::Run { kernel, request }
 }
 
-fn bash(app: &App, command: String, timeout_ms: u64) -> Work {
+fn bash(app: &App, command: String, asked: Asked) -> Work {
     let mut request = ExecRequest::new(Command::Shell(command));
-    request.timeout_ms = Some(timeout_ms);
-    request.output_limit = Some(app.output_limit());
+    request.timeout_ms = Some(asked.timeout.as_millis() as u64);
+    request.output_limit = Some(asked.output);
+    request.report_files = true;
     request.limits.cpu_seconds = Some(app.config.limits.cpu_seconds);
     Work::Exec(request)
 }

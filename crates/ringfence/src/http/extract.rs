@@ -76,6 +76,24 @@ fn fault(mut loc: Vec<String>, error: &serde_json::Error) -> Problem {
     Problem::at(&loc, message, kind)
 }
 
+/// The parts of the path that a route leaves open.
+pub(crate) struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        match axum::extract::Path::from_request_parts(parts, app).await {
+            Ok(axum::extract::Path(value)) => Ok(Self(value)),
+            Err(rejection) => {
+                let failure = Failure::invalid("the path can't be read: it is not UTF-8");
+                let problem = Problem::sentence(failure.detail(&rejection));
+                Err(problem.with_status(rejection.status()))
+            }
+        }
+    }
+}
+
 /// The query string; keys that nobody knows are refused by types that say so.
 pub(crate) struct Query<T>(pub T);
 

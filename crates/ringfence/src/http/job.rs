@@ -1,14 +1,14 @@
 //! `/sessions/{session}/jobs/{job}`: one job, its output, input and end.
 
 use super::events::{self, Last};
-use super::extract::{Body, Query};
+use super::extract::{Body, Path, Query};
 use super::jobs::{JobObject, ResultObject, checked_size};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::readers::{Reader, Unread};
 use super::run::broken;
 use super::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -122,7 +122,7 @@ pub(crate) async fn follow(
     let session = place(&app, &caller, &path, Scope::Read).await?;
     // Until the job says that it is one to be cancelled.
     let reader = Reader::new(&app, &session, &path.1, Unread::Leave);
-    events::stream_job(&app, &session, path.1, at, reader, Last::Job).await
+    events::stream_job(&app, &session, path.1, at, reader, Last::Job, None).await
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]

@@ -2,12 +2,12 @@
 //! end, or later.
 
 use super::events::{self, Last};
-use super::extract::Body;
+use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::run::{Start, Work, broken};
 use super::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::{IntoResponse as _, Response};
 use http::{HeaderMap, StatusCode};
 use ringfence_core::blocks::return_code;
@@ -53,7 +53,6 @@ pub(crate) struct NewJob {
     cwd: Option<String>,
     /// What a command reads: a string, `{"base64": …}`, or `{"stream": true}` for what is sent to
     /// the job's `stdin`. Nothing when absent.
-    #[schema(value_type = Option<Object>)]
     stdin: Option<Input>,
     /// The server's `limits.wall_clock` when absent.
     #[schema(minimum = 0.01, maximum = 86400)]
@@ -70,11 +69,11 @@ pub(crate) struct NewJob {
     /// Answers at once; the job runs on whether anybody reads it or not.
     detach: bool,
     /// Runs a command in a terminal of this size.
-    #[schema(value_type = Option<Object>)]
     pty: Option<PtySize>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Written too, as the description tells defaults.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(
     untagged,
     expecting = "must be a string, {\"base64\": …} or {\"stream\": true}"
@@ -84,7 +83,7 @@ enum Input {
     Stream(Stream),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Stream {
     stream: bool,
@@ -307,7 +306,6 @@ pub(crate) struct EndObject {
     /// Its own, minus the number of the signal that ended it, or -1.
     return_code: i32,
     #[serde(flatten)]
-    #[schema(value_type = Object)]
     end: JobEnd,
 }
 
@@ -325,11 +323,23 @@ impl EndObject {
     }
 }
 
+/// Bytes that were printed.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "for the description only: see events::shown")]
+pub(crate) struct Shown {
+    /// Where they are UTF-8.
+    #[schema(value_type = String, required = false)]
+    text: Option<String>,
+    /// Where they are not.
+    #[schema(value_type = String, required = false, content_encoding = "base64")]
+    base64: Option<String>,
+}
+
 /// One stream of a job's output: `text`, or `base64` where it is none.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct OutputObject {
     #[serde(flatten)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = Shown)]
     data: Value,
     /// Bytes in all; what is not here is at the job's `output`.
     total: u64,
@@ -352,7 +362,6 @@ pub(crate) struct ResultObject {
     stdout: OutputObject,
     stderr: OutputObject,
     /// Values and figures, each by media type.
-    #[schema(value_type = Vec<Object>)]
     results: Vec<Rich>,
     #[serde(flatten)]
     end: EndObject,

@@ -1,10 +1,10 @@
 //! `/sessions/{session}/kernels`: interpreters with variables of their own.
 
-use super::extract::Body;
+use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::state::{App, Caller, Scope};
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use http::StatusCode;
 use ringfence_core::guest::is_name;
 use ringfence_core::proto::{KernelInfo, KernelRequest};

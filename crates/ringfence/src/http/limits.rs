@@ -100,7 +100,9 @@ pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) 
     let most = http
         .max_body
         .0
-        .max(http.max_upload.0.saturating_add(AROUND));
+        // Uploads count for themselves, and hear out as much again as they take: many clients
+        // read no answer before they have sent everything.
+        .max(http.max_upload.0.saturating_mul(2).saturating_add(AROUND));
     let fate = Arc::new(AtomicU8::new(FINE));
     let request = request.map(|body| {
         if http_body::Body::is_end_stream(&body) {

@@ -8,11 +8,13 @@ mod connection;
 mod events;
 mod exec;
 mod extract;
+mod files;
 mod health;
 mod job;
 mod jobs;
 mod kernels;
 mod limits;
+mod openapi;
 mod policy;
 mod presence;
 mod problem;
@@ -31,6 +33,8 @@ pub(crate) use audit::Audit;
 pub(crate) use auth::Gate;
 pub(crate) use calls::attend_all;
 pub(crate) use health::fold;
+#[cfg(test)]
+pub(crate) use openapi::text as description;
 pub(crate) use presence::Presence;
 pub(crate) use seen::{reaped, start as start_metrics};
 pub(crate) use serve::{Listener, serve};
@@ -69,9 +73,28 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(kernels::interrupt))
         .routes(routes!(kernels::interrupt_main))
         .routes(routes!(tools::register))
+        .routes(routes!(
+            files::upload::upload,
+            files::download::download,
+            files::ops::delete
+        ))
+        .routes(routes!(files::list))
+        .routes(routes!(files::ops::stat))
+        .routes(routes!(files::ops::tree))
+        .routes(routes!(files::ops::relocate))
+        .routes(routes!(files::ops::copy))
+        .routes(routes!(files::ops::mkdir))
+        .routes(routes!(files::ops::glob))
+        .routes(routes!(files::ops::grep))
+        .routes(routes!(files::ops::edit))
+        .routes(routes!(files::tar::pack, files::tar::unpack))
+        .routes(routes!(files::ids::metadata, files::ids::remove))
+        .routes(routes!(files::ids::content))
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
+        .routes(routes!(openapi::description))
+        .routes(routes!(openapi::page))
 }
 
 /// Everything that is served.

@@ -2,7 +2,8 @@
 //! JSON: `{"resize": {"rows", "cols"}}` from the client, `attached`, `skipped` and `ended` from
 //! here. A socket that drops is a reader that left: the job waits for it to come back.
 
-use super::extract::Query;
+use super::act::{self, Act};
+use super::extract::{Path, Query};
 use super::job::place;
 use super::jobs::{EndObject, checked_size};
 use super::problem::{Answer, Problem, ProblemBody};
@@ -11,7 +12,7 @@ use super::run::{Work, broken};
 use super::state::{App, Caller, Scope};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
@@ -31,11 +32,14 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use utoipa::IntoParams;
 
-/// Spoken by clients that have to name something; others need not.
+/// Spoken by clients that have to name something, such as browsers, which send their key as
+/// another one; others need not.
 const PROTOCOL: &str = "ringfence.pty";
 
-/// Most bytes of a message.
+/// Most bytes of a message. One that is larger, up to the second, is read, so that its sender
+/// hears why it is refused; what is larger still cuts the connection off.
 const MESSAGE: usize = 1 << 20;
+const MESSAGE_READ: usize = 4 << 20;
 
 /// How often a client is asked whether it is there, and how long nothing may come from it.
 const PING: Duration = Duration::from_secs(15);
@@ -53,8 +57,6 @@ const LONGEST_MS: u64 = 86_400_000;
 pub(crate) struct JoinQuery {
     /// Where to begin with what was shown before; everything that is kept when absent.
     offset: u64,
-    /// A key, for browsers, which can send no headers with a WebSocket.
-    key: Option<String>,
 }
 
 /// Joins the terminal of a job, as a WebSocket.
@@ -93,6 +95,7 @@ pub(crate) async fn join(
         path.1,
         query.offset,
         reader,
+        None,
     ))
 }
 
@@ -107,8 +110,6 @@ pub(crate) struct OpenQuery {
     /// What runs in it; a login shell when absent.
     #[param(min_length = 1, max_length = 200_000)]
     command: Option<String>,
-    /// A key, for browsers, which can send no headers with a WebSocket.
-    key: Option<String>,
 }
 
 impl Default for OpenQuery {
@@ -117,7 +118,6 @@ impl Default for OpenQuery {
             rows: 24,
             cols: 80,
             command: None,
-            key: None,
         }
     }
 }
@@ -165,7 +165,8 @@ pub(crate) async fn open(
         reader.finish();
         return Err(broken(&app, &session, failure));
     }
-    Ok(attach(upgrade, &app, &session, job, 0, reader))
+    let act = act::later();
+    Ok(attach(upgrade, &app, &session, job, 0, reader, act))
 }
 
 fn upgraded(
@@ -184,17 +185,19 @@ fn attach(
     job: String,
     offset: u64,
     reader: Reader,
+    act: Option<Arc<Act>>,
 ) -> Response {
     let terminal = Terminal {
         app: app.clone(),
         session: Arc::clone(session),
         job,
         offset,
+        act,
     };
     upgrade
         .protocols([PROTOCOL])
-        .max_message_size(MESSAGE)
-        .max_frame_size(MESSAGE)
+        .max_message_size(MESSAGE_READ)
+        .max_frame_size(MESSAGE_READ)
         .on_upgrade(move |socket| terminal.serve(socket, reader))
 }
 
@@ -203,6 +206,8 @@ struct Terminal {
     session: Arc<Session>,
     job: String,
     offset: u64,
+    /// Where this socket started the job.
+    act: Option<Arc<Act>>,
 }
 
 /// Why a socket is closed, in numbers and words.
@@ -249,7 +254,7 @@ enum Over {
 impl Terminal {
     async fn serve(self, socket: WebSocket, reader: Reader) {
         let _use = self.session.begin();
-        let (mut sink, stream) = socket.split();
+        let (mut sink, mut stream) = socket.split();
         let opened = async {
             let guest = self.session.guest().await?;
             let from = OutputQuery {
@@ -266,7 +271,7 @@ impl Terminal {
                 // Whichever ends first ends both.
                 tokio::select! {
                     over = show(&self, &mut sink, events) => over,
-                    over = typed(&self, stream, &guest) => over,
+                    over = typed(&self, &mut stream, &guest) => over,
                 }
             }
             Err(failure) => Over::Failed(failure),
@@ -276,6 +281,9 @@ impl Terminal {
             Over::Wrong(farewell) => farewell,
             Over::Ended(end) => {
                 reader.finish();
+                if let Some(act) = &self.act {
+                    act.ended(Ok(&end));
+                }
                 let end = EndObject::of(&self.job, &end);
                 let words = format!("ended with {}", end.return_code());
                 let told = sink.send(text(&json!({"ended": end})));
@@ -294,7 +302,13 @@ impl Terminal {
             code: farewell.code,
             reason: farewell.reason.into(),
         }));
-        let _ = tokio::time::timeout(FAREWELL, sink.send(close)).await;
+        let parted = async {
+            // What is unread when the connection closes would take these words with it.
+            if sink.send(close).await.is_ok() {
+                while let Some(Ok(_)) = stream.next().await {}
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, parted).await;
     }
 }
 
@@ -343,7 +357,7 @@ enum Control {
 /// What the client types goes to the job, as fast as that reads.
 async fn typed(
     terminal: &Terminal,
-    mut stream: SplitStream<WebSocket>,
+    stream: &mut SplitStream<WebSocket>,
     guest: &GuestClient,
 ) -> Over {
     let (keys, queue) = mpsc::channel::<Bytes>(16);
@@ -367,6 +381,8 @@ async fn typed(
                 ));
             };
             let bytes = match message {
+                Some(Ok(Message::Binary(bytes))) if bytes.len() > MESSAGE => return too_large(),
+                Some(Ok(Message::Text(text))) if text.len() > MESSAGE => return too_large(),
                 Some(Ok(Message::Binary(bytes))) => bytes,
                 Some(Ok(Message::Text(text))) => {
                     if let Err(farewell) = control(terminal, guest, &text).await {
@@ -403,12 +419,16 @@ async fn control(terminal: &Terminal, guest: &GuestClient, text: &str) -> Result
     }
 }
 
+fn too_large() -> Over {
+    let words = format!("a message has at most {MESSAGE} bytes");
+    Over::Wrong(Farewell::new(close_code::SIZE, words))
+}
+
 /// A frame that can't be taken.
 fn refused(error: &axum::Error) -> Over {
     let words = error.to_string();
     if words.contains("too long") || words.contains("too big") || words.contains("too large") {
-        let words = format!("a message has at most {MESSAGE} bytes");
-        return Over::Wrong(Farewell::new(close_code::SIZE, words));
+        return too_large();
     }
     Over::Left
 }

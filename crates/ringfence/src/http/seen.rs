@@ -9,11 +9,12 @@ use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use ringfence_core::plan::random_hex;
 use ringfence_core::proto::{Certificate, Ended};
+use ringfence_core::sessions::Found;
 use ringfence_core::{Code, Failure};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -198,9 +199,6 @@ pub(crate) async fn observe(
     }
     counter!(REQUESTS, "route" => route.clone(), "method" => method, "status" => number.to_string()).increment(1);
     histogram!(REQUEST_SECONDS, "route" => route.clone(), "method" => method).record(took);
-    if method == "POST" && route == "/sessions" {
-        create(status, outcome, took);
-    }
     let _log = log.enter();
     let ms = (took.as_secs_f64() * 1e6).round() / 1e3;
     tracing::info!(
@@ -215,14 +213,15 @@ pub(crate) async fn observe(
     answer
 }
 
-fn create(status: StatusCode, outcome: &'static str, took: Duration) {
-    let outcome = match status {
-        StatusCode::CREATED => {
+/// A session was asked for.
+pub(super) fn create(found: Result<Found, &Failure>, took: Duration) {
+    let outcome = match found {
+        Ok(Found::Made) => {
             histogram!(CREATE_SECONDS).record(took);
             "made"
         }
-        StatusCode::OK => "found",
-        _ => outcome,
+        Ok(Found::There) => "found",
+        Err(failure) => failure.code.name(),
     };
     counter!(CREATES, "outcome" => outcome).increment(1);
 }

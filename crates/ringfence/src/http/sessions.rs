@@ -1,9 +1,9 @@
 //! `/sessions`: make, look at, change, list, end.
 
-use super::extract::{Body, Query};
+use super::extract::{Body, Path, Query};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::state::{App, Caller, Scope, session_id};
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use axum::response::IntoResponse;
 use axum::{Json, response::Response};
 use http::StatusCode;
@@ -31,12 +31,10 @@ pub(crate) struct Create {
     #[schema(min_length = 1, max_length = 256)]
     key: Option<String>,
     /// `destroy`, or `suspend` to keep its files when nobody uses it.
-    #[schema(value_type = Option<String>)]
     on_idle: Option<OnIdle>,
     /// Words of the caller's own, to find it by.
     labels: BTreeMap<String, String>,
     /// How its sandbox is made; whatever is absent gets the server's default.
-    #[schema(value_type = Option<Object>)]
     spec: Option<SandboxSpec>,
 }
 
@@ -51,11 +49,9 @@ pub(crate) struct SessionObject {
     max_lifetime_seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    #[schema(value_type = String)]
     on_idle: OnIdle,
     labels: BTreeMap<String, String>,
     /// What its sandbox is really held by.
-    #[schema(value_type = Vec<Object>)]
     enforced: Vec<Enforced>,
     /// Opens only this session; given when it is made.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -177,7 +173,10 @@ pub(crate) async fn create(
 ) -> Answer<Response> {
     caller.may_beyond(Scope::Use)?;
     let new = body.resolve(&app, &caller)?;
-    let (session, found) = app.sessions.create(new).await?;
+    let begun = std::time::Instant::now();
+    let made = app.sessions.create(new).await;
+    super::seen::create(made.as_ref().map(|(_, found)| *found), begun.elapsed());
+    let (session, found) = made?;
     super::act::about(&session.id);
     let _use = session.begin();
     let mut object = SessionObject::of(&session).await;
@@ -247,7 +246,6 @@ pub(crate) struct Change {
     idle_timeout_seconds: Option<f64>,
     #[schema(minimum = 1, maximum = 7200)]
     max_lifetime_seconds: Option<f64>,
-    #[schema(value_type = Option<String>)]
     on_idle: Option<OnIdle>,
 }
 

@@ -11,6 +11,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_core::sessions::Owner;
 use ringfence_core::{Code, Failure, Session, SessionId, Sessions};
 use std::sync::Arc;
+use std::time::Instant;
 
 pub(crate) use crate::keys::Scope;
 
@@ -179,7 +180,12 @@ impl App {
         match id.strip_prefix(KEY) {
             Some(key) if missing && scope >= Scope::Use && caller.only.is_none() => {
                 let new = Create::with_key(key).resolve(self, caller)?;
-                Ok(self.sessions.create(new).await?.0)
+                let begun = Instant::now();
+                let made = self.sessions.create(new).await;
+                super::seen::create(made.as_ref().map(|(_, found)| *found), begun.elapsed());
+                let (session, _) = made?;
+                super::act::about(&session.id);
+                Ok(session)
             }
             _ => Err(failure),
         }
@@ -207,6 +213,7 @@ impl App {
         }
         // One that another server made may have tools.
         super::calls::attend(self, &session);
+        super::act::about(&session.id);
         Ok(session)
     }
 

@@ -168,6 +168,8 @@ impl Native {
     /// Makes a sandbox; on failure nothing of it is left.
     fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
         let (existing, folder) = self.store.claim(plan)?;
+        // As long as this is held, nobody takes what is half made for abandoned.
+        let _making = self.store.lock(&plan.id);
         let made = self.make_in(plan, &folder);
         // The failure at hand is the one to tell; what could not be put right is swept later.
         if made.is_err() && existing {
@@ -531,6 +533,11 @@ impl Backend for Native {
 
     async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
         self.blocking(|native| native.store.write_notes(id, notes))
+            .await
+    }
+
+    async fn tidy(&self) -> Result<(), Failure> {
+        self.blocking(|native| native.sweep(Duration::ZERO).map(drop))
             .await
     }
 

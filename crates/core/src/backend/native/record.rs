@@ -331,10 +331,10 @@ impl Store {
         Ok(ids)
     }
 
-    /// A folder without a readable record, older than any creation takes.
+    /// A folder without a readable record that nobody holds, and older than it takes to hold it.
     pub(super) fn is_stale(&self, id: &SandboxId) -> bool {
         let modified = fs::metadata(self.folder(id)).and_then(|m| m.modified());
-        modified.is_ok_and(|m| m.elapsed().is_ok_and(|age| age > Duration::from_secs(60)))
+        modified.is_ok_and(|m| m.elapsed().is_ok_and(|age| age > Duration::from_secs(5)))
     }
 
     /// The right to remove an abandoned sandbox; absent where another process has it.

@@ -52,7 +52,7 @@ pub(super) fn make_image(
     }
     // ext4 has overhead of its own; the caller gets at least what was asked for.
     let bytes = (size.0 + size.0 / 16 + (1 << 20)).next_multiple_of(BLOCK);
-    let template = templates.join(format!("{bytes}.ext4"));
+    let template = templates.join(format!("{bytes}-empty.ext4"));
     if !template.exists() {
         make_template(templates, &template, bytes)?;
     }
@@ -74,7 +74,14 @@ fn make_template(templates: &Path, template: &Path, bytes: u64) -> Result<(), Fa
         .create(templates)
         .and_then(|()| fs::File::create_new(&new)?.set_len(bytes))
         .map_err(|e| Failure::io(what(), &e))?;
-    let output = Command::new("mkfs.ext4")
+    let tool = |name: &str| {
+        let mut command = Command::new(name);
+        command
+            .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+            .stdin(Stdio::null());
+        command
+    };
+    let output = tool("mkfs.ext4")
         .args(["-q", "-F", "-m", "0"])
         // Small file systems get blocks of 1 KiB, which loop devices with larger sectors refuse.
         .args(["-b", &BLOCK.to_string()])
@@ -82,11 +89,14 @@ fn make_template(templates: &Path, template: &Path, bytes: u64) -> Result<(), Fa
         .args(["-O", "^has_journal,^resize_inode,^metadata_csum"])
         .args(["-E", "lazy_itable_init=1,nodiscard"])
         .arg(&new)
-        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
-        .stdin(Stdio::null())
         .output();
     let made = match output {
         Ok(output) if output.status.success() => {
+            // A new workspace has nothing in it. Where this does not work, it has one folder.
+            let _ = tool("debugfs")
+                .args(["-w", "-R", "rmdir lost+found"])
+                .arg(&new)
+                .output();
             fs::rename(&new, template).map_err(|e| Failure::io(what(), &e))
         }
         Ok(output) => {

@@ -1,0 +1,296 @@
+//! The audit file: who did what, and nothing without it.
+
+use ringfence_http_tests::{Outcome, Server, bearer, key, ringfence, until};
+use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+fn lines(path: &Path) -> Outcome<Vec<Value>> {
+    let text = std::fs::read_to_string(path)?;
+    assert!(text.ends_with('\n'));
+    Ok(text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?)
+}
+
+/// The lines of a request.
+fn of(lines: &[Value], request: &str) -> Vec<Value> {
+    lines
+        .iter()
+        .filter(|line| line["request"] == request)
+        .cloned()
+        .collect()
+}
+
+fn with(state: &Path, file: &Path, more: &[&str]) -> Outcome<Server> {
+    let file = file.to_str().ok_or("no text")?;
+    Server::start_on(state, &[&["--audit-file", file], more].concat(), &[])
+}
+
+const CODE: &str = "print('for nobody else')";
+
+async fn exec(server: &Server, key: &str, id: &str, request: &str) -> Outcome<u16> {
+    let body = json!({"tool": "code_execution", "input": {"code": CODE}});
+    let url = format!("{}/sessions/{id}/exec", server.url);
+    let sent = bearer(key)?
+        .post(url)
+        .header("x-request-id", request)
+        .json(&body);
+    Ok(sent.send().await?.status().as_u16())
+}
+
+#[tokio::test]
+async fn acts_are_recorded() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (state, file) = (
+        folder.path().join("state"),
+        folder.path().join("audit.jsonl"),
+    );
+    let key = key(&state, "worker", &[])?;
+    let mut server = with(&state, &file, &[])?;
+    server.http = bearer(&key)?;
+    assert_eq!(std::fs::metadata(&file)?.mode() & 0o777, 0o600);
+    let id = server.session().await?;
+    assert_eq!(exec(&server, &key, &id, "the-exec").await?, 200);
+    assert_eq!(server.get(&format!("/sessions/{id}")).await?.0, 200);
+    assert_eq!(
+        server
+            .ask("DELETE", &format!("/sessions/{id}"), None)
+            .await?
+            .0,
+        204
+    );
+    assert_eq!(exec(&server, &key, &id, "too-late").await?, 404);
+    let all = lines(&file)?;
+    let exec = of(&all, "the-exec");
+    assert_eq!(exec.len(), 2, "{all:?}");
+    for (line, event) in exec.iter().zip(["start", "end"]) {
+        assert_eq!(line["event"], event);
+        assert_eq!(
+            (&line["key"], &line["session"], &line["kind"]),
+            (&json!("worker"), &json!(id), &json!("code"))
+        );
+        assert_eq!(line["sha256"], sha256(CODE)?);
+        assert!(
+            line["time"]
+                .as_str()
+                .is_some_and(|t| t.ends_with('Z') && t.len() == 24),
+            "{line}"
+        );
+    }
+    assert!(exec[0]["outcome"].is_null());
+    assert_eq!(
+        (&exec[1]["outcome"], &exec[1]["status"]),
+        (&json!("ok"), &json!(200))
+    );
+    assert!(exec[1]["ms"].as_f64() > Some(0.0));
+    let late = of(&all, "too-late");
+    assert_eq!(
+        (late.len(), &late[0]["outcome"], &late[0]["kind"]),
+        (1, &json!("not_found"), &json!("exec"))
+    );
+    let kinds: Vec<&str> = all
+        .iter()
+        .filter(|l| l["event"] == "end")
+        .filter_map(|l| l["kind"].as_str())
+        .collect();
+    assert_eq!(
+        kinds,
+        ["create", "code", "delete", "exec"],
+        "to look at something is no act"
+    );
+    assert_eq!(
+        all[1]["session"],
+        json!(id),
+        "also of the one that was made"
+    );
+    let text = std::fs::read_to_string(&file)?;
+    assert!(!text.contains("nobody else") && !text.contains(&key));
+    Ok(())
+}
+
+/// As somebody else makes it.
+fn sha256(text: &str) -> Outcome<String> {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+    let mut child = Command::new("sha256sum")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    child
+        .stdin
+        .take()
+        .ok_or("no stdin")?
+        .write_all(text.as_bytes())?;
+    let out = String::from_utf8(child.wait_with_output()?.stdout)?;
+    Ok(out.split(' ').next().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn code_is_recorded_when_asked_for() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (state, file) = (
+        folder.path().join("state"),
+        folder.path().join("audit.jsonl"),
+    );
+    let server = with(&state, &file, &["--audit-code"])?;
+    let id = server.session().await?;
+    server.code(&id, CODE).await?;
+    let all = lines(&file)?;
+    let start = all
+        .iter()
+        .find(|l| l["event"] == "start")
+        .ok_or("no line")?;
+    assert_eq!(
+        (&start["code"], &start["key"]),
+        (&json!(CODE), &json!("anybody"))
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_file_that_can_not_be_written_stops_the_server_from_starting() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("state");
+    let absent = folder.path().join("no/such/folder/audit");
+    for bad in ["/dev/full", absent.to_str().ok_or("no text")?, "/"] {
+        let done = std::process::Command::new(ringfence())
+            .args([
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--audit-file",
+                bad,
+                "--state-dir",
+            ])
+            .arg(&state)
+            .output()?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(
+            !done.status.success() && said.contains("cannot write the audit file"),
+            "{bad}: {said}"
+        );
+    }
+    drop(with(&state, &folder.path().join("audit"), &[])?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_is_done_that_can_not_be_recorded() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (state, file) = (
+        folder.path().join("state"),
+        folder.path().join("audit.jsonl"),
+    );
+    let server = with(&state, &file, &[])?;
+    let id = server.session().await?;
+    let input = json!({"tool": "bash_code_execution", "input": {"command": "echo x >> ran"}});
+    let run = async || server.post(&format!("/sessions/{id}/exec"), &input).await;
+    assert_eq!(run().await?.0, 200);
+    // The disk is full.
+    let kept = folder.path().join("kept");
+    std::fs::rename(&file, &kept)?;
+    std::os::unix::fs::symlink("/dev/full", &file)?;
+    let (status, body) = run().await?;
+    assert_eq!(
+        (status, &body["code"]),
+        (503, &json!("unavailable")),
+        "{body}"
+    );
+    // The first that only changes something is done, and owed; then nothing more is.
+    let terms = json!({"idle_timeout_seconds": 60});
+    let change = async || {
+        server
+            .ask("PATCH", &format!("/sessions/{id}"), Some(&terms))
+            .await
+    };
+    assert_eq!(
+        change().await?.0,
+        503,
+        "the line of the refused one is owed"
+    );
+    assert_eq!(
+        server.get(&format!("/sessions/{id}")).await?.0,
+        200,
+        "looking is no act"
+    );
+    let text = reqwest::get(format!("{}/metrics", server.url))
+        .await?
+        .text()
+        .await?;
+    assert!(!text.contains("ringfence_audit_errors_total 0"), "{text}");
+    std::fs::remove_file(&file)?;
+    std::fs::rename(&kept, &file)?;
+    assert_eq!(run().await?.0, 200);
+    assert_eq!(change().await?.0, 200);
+    let ran = server.bash(&id, "cat ran").await?;
+    assert_eq!(ran["stdout"], "x\nx\n", "what was refused did not run");
+    let refused = lines(&file)?;
+    let refused = refused.iter().filter(|l| l["status"] == 503).count();
+    assert_eq!(refused, 2, "what was owed was written");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_file_that_was_moved_away_is_made_anew() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (state, file) = (
+        folder.path().join("state"),
+        folder.path().join("audit.jsonl"),
+    );
+    let server = with(&state, &file, &[])?;
+    let id = server.session().await?;
+    let old = folder.path().join("audit.jsonl.1");
+    std::fs::rename(&file, &old)?;
+    server.signal(rustix::process::Signal::HUP);
+    server.code(&id, CODE).await?;
+    until(async || Ok(file.exists().then_some(()))).await?;
+    let (old, new) = (lines(&old)?, lines(&file)?);
+    assert!(old.iter().any(|l| l["kind"] == "create") && old.iter().all(|l| l["kind"] != "code"));
+    assert_eq!(new.iter().filter(|l| l["kind"] == "code").count(), 2);
+    assert_eq!(std::fs::metadata(&file)?.mode() & 0o777, 0o600);
+    assert_eq!(
+        server.get("/health").await?.0,
+        200,
+        "a hangup does not end it"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_streamed_is_recorded_when_it_has_ended() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("audit.jsonl");
+    let server = with(&folder.path().join("state"), &file, &[])?;
+    let id = server.session().await?;
+    let stream = server
+        .http
+        .post(format!("{}/sessions/{id}/jobs", server.url))
+        .header("accept", "text/event-stream")
+        .header("x-request-id", "streamed")
+        .json(&json!({"command": "cat; exit 3", "stdin": {"stream": true}, "id": "reads"}))
+        .send()
+        .await?;
+    assert_eq!(stream.status(), 200);
+    assert_eq!(of(&lines(&file)?, "streamed").len(), 1, "it runs");
+    let path = format!("/sessions/{id}/jobs/reads/stdin");
+    assert_eq!(server.ask("POST", &path, None).await?.0, 204);
+    assert!(stream.text().await?.contains("event: done"));
+    let all = until(async || {
+        let all = of(&lines(&file)?, "streamed");
+        Ok((all.len() == 2).then_some(all))
+    })
+    .await?;
+    assert_eq!(
+        (&all[1]["kind"], &all[1]["outcome"]),
+        (&json!("bash"), &json!("failed"))
+    );
+    let text = reqwest::get(format!("{}/metrics", server.url))
+        .await?
+        .text()
+        .await?;
+    let series = "ringfence_execs_total{kind=\"bash\",outcome=\"failed\"} 1";
+    assert!(text.contains(series), "{text}");
+    Ok(())
+}
