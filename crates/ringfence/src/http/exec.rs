@@ -25,6 +25,7 @@ const CODE: usize = 200_000;
 
 /// A tool call.
 #[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({"tool": "code_execution", "input": {"code": "print(2 + 2)"}}))]
 pub(crate) struct Exec {
     #[schema(value_type = ToolName)]
     tool: String,

@@ -33,6 +33,7 @@ const LONGEST: f64 = 86_400.0;
 /// A job to be started: exactly one of `code`, `command` and `argv`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schema(example = json!({"code": "print(2 + 2)"}))]
 pub(crate) struct NewJob {
     /// Python, run in a kernel.
     #[schema(min_length = 1, max_length = 1_000_000)]
