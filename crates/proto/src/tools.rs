@@ -1,3 +1,7 @@
+//! Tools: functions of the host that code in a sandbox can call.
+
+mod check;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 

@@ -1,5 +1,6 @@
 //! A real server on a port of its own, for tests.
 
+pub mod callback;
 pub mod events;
 
 use serde_json::{Value, json};

@@ -9,6 +9,7 @@ mod id;
 mod quota;
 mod reaper;
 mod session;
+mod tools;
 
 pub use clock::Moment;
 pub use id::SessionId;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 
 pub use quota::{Owner, Quotas};
 pub use reaper::Reaped;
+pub use tools::{Listener, Registration};
 
 /// How often, and after what time each, one that another makes or removes is looked at again.
 const TRIES: u32 = 200;
@@ -85,6 +87,11 @@ impl Sessions {
 
     pub fn quotas(&self) -> &Quotas {
         &self.quotas
+    }
+
+    /// Those that this server knows.
+    pub fn known(&self) -> Vec<Arc<Session>> {
+        locked(&self.live).values().cloned().collect()
     }
 
     /// How many this server knows.

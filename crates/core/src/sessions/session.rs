@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// The label that makes a sandbox a session.
 const LABEL: &str = "ringfence.session";
@@ -80,9 +81,15 @@ pub struct Session {
     /// One change of the notes at a time.
     noting: tokio::sync::Mutex<()>,
     state: Mutex<State>,
+    /// One registration of tools at a time.
+    registering: tokio::sync::Mutex<()>,
+    /// Somebody here listens for calls of tools.
+    listening: AtomicBool,
     /// Uses that are under way here.
     uses: AtomicU32,
-    closing: AtomicBool,
+    closing: watch::Sender<bool>,
+    /// Counts the connections to its guest.
+    reached: watch::Sender<u32>,
 }
 
 struct State {
@@ -139,8 +146,11 @@ impl Session {
                 last_use: Instant::now(),
                 news: None,
             }),
+            registering: tokio::sync::Mutex::new(()),
+            listening: AtomicBool::new(false),
             uses: AtomicU32::new(0),
-            closing: AtomicBool::new(false),
+            closing: watch::channel(false).0,
+            reached: watch::channel(0).0,
         }))
     }
 
@@ -163,6 +173,20 @@ impl Session {
     /// Something that was noted about it before, such as the tools it may call.
     pub fn note(&self, name: &str) -> Option<String> {
         self.lock().notes.get(name).cloned()
+    }
+
+    pub(super) fn with_note<T>(&self, name: &str, look: impl FnOnce(Option<&str>) -> T) -> T {
+        look(self.lock().notes.get(name).map(String::as_str))
+    }
+
+    /// Takes over what other servers noted since.
+    pub(super) async fn look(&self) -> Result<(), Failure> {
+        let _one = self.noting.lock().await;
+        match self.backend.find(&self.plan.id).await? {
+            Some(info) => self.refresh(&info),
+            None => return Err(self.gone()),
+        }
+        Ok(())
     }
 
     /// Notes something where every server finds it.
@@ -205,11 +229,31 @@ impl Session {
     }
 
     pub(super) fn close(&self) {
-        self.closing.store(true, Ordering::Release);
+        self.closing.send_replace(true);
     }
 
     pub fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+        *self.closing.borrow()
+    }
+
+    /// Waits for its end.
+    pub async fn closed(&self) {
+        // The sender is ours, so it lives.
+        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+
+    /// Changes when its guest is reached anew, which may be one that was started again.
+    pub fn reached(&self) -> watch::Receiver<u32> {
+        self.reached.subscribe()
+    }
+
+    pub(super) async fn registering(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.registering.lock().await
+    }
+
+    /// Says whether somebody listens, and answers with what was so before.
+    pub(super) fn set_listening(&self, listening: bool) -> bool {
+        self.listening.swap(listening, Ordering::AcqRel)
     }
 
     pub fn is_expired(&self) -> bool {
@@ -229,12 +273,40 @@ impl Session {
             return Ok(guest.clone());
         }
         *slot = None;
-        let reached = tokio::time::timeout(REACH, self.reach()).await;
-        let guest = reached.map_err(|_| {
+        let guest = self.attach(self.reach()).await?;
+        *slot = Some(guest.clone());
+        Ok(guest)
+    }
+
+    /// The way to its guest if that runs: a suspended session stays so.
+    pub async fn running_guest(&self) -> Result<GuestClient, Failure> {
+        let mut slot = self.guest.lock().await;
+        if let Some(guest) = slot.as_ref().filter(|guest| !guest.is_closed()) {
+            return Ok(guest.clone());
+        }
+        *slot = None;
+        let dialled = async { GuestClient::connect(self.backend.dial(&self.plan.id).await?).await };
+        let guest = self.attach(dialled).await?;
+        *slot = Some(guest.clone());
+        Ok(guest)
+    }
+
+    /// A new connection, ready for use.
+    async fn attach(
+        &self,
+        reach: impl Future<Output = Result<GuestClient, Failure>>,
+    ) -> Result<GuestClient, Failure> {
+        let ready = async {
+            let guest = reach.await?;
+            self.restore_tools(&guest).await;
+            Ok(guest)
+        };
+        let guest = tokio::time::timeout(REACH, ready).await.map_err(|_| {
             let message = format!("session {} can't be reached", self.id);
             Failure::new(Code::Unavailable, message)
         })??;
-        *slot = Some(guest.clone());
+        self.reached
+            .send_modify(|count| *count = count.wrapping_add(1));
         Ok(guest)
     }
 
@@ -260,6 +332,7 @@ impl Session {
             let Some(info) = self.backend.find(id).await? else {
                 return Err(self.gone());
             };
+            self.refresh(&info);
             match info.state {
                 // It is being started, by us or by another server.
                 SandboxState::Running => {

@@ -6,7 +6,6 @@
 
 mod callers;
 mod calls;
-mod checks;
 mod place;
 
 use crate::http::{self, Answer, Request};
@@ -85,7 +84,7 @@ impl Tools {
 
     /// Installs these in place of those of before.
     async fn install(&self, workspace: &Path, request: ToolsRequest) -> Result<ToolsInfo, Failure> {
-        checks::tools(&request)?;
+        request.check()?;
         let _turn = self.installing.lock().await;
         let before = self.lock().place.clone();
         let (workspace, tools) = (workspace.to_owned(), request.tools);

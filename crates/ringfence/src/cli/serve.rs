@@ -188,6 +188,7 @@ fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
 async fn reap(app: App) {
     let mut ticks = tokio::time::interval(app.config.sessions.gc_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    http::attend_all(&app);
     loop {
         ticks.tick().await;
         match app.sessions.reap().await {
@@ -204,6 +205,8 @@ async fn reap(app: App) {
                 );
             }
         }
+        // Those that were found, or for which another server registered tools.
+        http::attend_all(&app);
     }
 }
 

@@ -25,6 +25,9 @@ pub(crate) use types::{
     WorkspaceChoice,
 };
 
+#[cfg(test)]
+pub(crate) use value::Value;
+
 use crate::settings::{self, Environment};
 use ringfence_core::{Code, Failure};
 use std::path::PathBuf;

@@ -3,6 +3,7 @@
 mod act;
 mod audit;
 mod auth;
+mod calls;
 mod connection;
 mod events;
 mod exec;
@@ -24,11 +25,13 @@ mod seen;
 mod serve;
 mod sessions;
 mod state;
+mod tools;
 mod traces;
 mod watched;
 
 pub(crate) use audit::Audit;
 pub(crate) use auth::Gate;
+pub(crate) use calls::attend_all;
 pub(crate) use health::fold;
 #[cfg(test)]
 pub(crate) use openapi::text as description;
@@ -69,6 +72,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(kernels::put, kernels::show, kernels::remove))
         .routes(routes!(kernels::interrupt))
         .routes(routes!(kernels::interrupt_main))
+        .routes(routes!(tools::register))
         .routes(routes!(
             files::upload::upload,
             files::download::download,

@@ -35,6 +35,7 @@ const BACKEND_ERRORS: &str = "ringfence_backend_errors_total";
 const BACKEND_SECONDS: &str = "ringfence_backend_seconds";
 const CONNECTIONS: &str = "ringfence_connections";
 const AUDIT_ERRORS: &str = "ringfence_audit_errors_total";
+const TOOL_CALLS: &str = "ringfence_tool_calls_total";
 const BUILD: &str = "ringfence_build_info";
 
 /// Seconds, from a REPL call to the longest exec.
@@ -78,6 +79,10 @@ pub(crate) fn start() -> Result<PrometheusHandle, Failure> {
         AUDIT_ERRORS,
         "lines of the audit file that could not be written"
     );
+    describe_counter!(
+        TOOL_CALLS,
+        "calls of tools that this server carried out, by outcome"
+    );
     describe_gauge!(BUILD, "always 1; the version is a label");
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     gauge!(CONNECTIONS).set(0.0);
@@ -113,6 +118,11 @@ pub(super) fn death(certificate: &Certificate) {
 /// A session that the reaper ended.
 pub(crate) fn reaped(why: &'static str) {
     counter!(DEATHS, "what" => "session", "cause" => why).increment(1);
+}
+
+/// A call of a tool that code in a session made.
+pub(super) fn tool_call(outcome: &'static str) {
+    counter!(TOOL_CALLS, "outcome" => outcome).increment(1);
 }
 
 pub(super) fn audit_error() {

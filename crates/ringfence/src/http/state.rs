@@ -5,6 +5,7 @@ use super::auth::Gate;
 use super::health::Readiness;
 use super::problem::{Answer, Problem};
 use super::sessions::Create;
+use crate::callback::Callbacks;
 use crate::config::BackendChoice;
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_core::sessions::Owner;
@@ -28,6 +29,7 @@ pub(crate) struct Inner {
     pub audit: Option<Arc<Audit>>,
     pub metrics: PrometheusHandle,
     pub readiness: Readiness,
+    pub callbacks: Callbacks,
 }
 
 impl std::ops::Deref for App {
@@ -137,6 +139,7 @@ impl App {
         audit: Option<Arc<Audit>>,
         metrics: PrometheusHandle,
     ) -> Self {
+        let callbacks = Callbacks::new(config.policy.callbacks.clone());
         let inner = Arc::new(Inner {
             sessions,
             config,
@@ -145,6 +148,7 @@ impl App {
             audit,
             metrics,
             readiness: Readiness::default(),
+            callbacks,
         });
         Self { inner }
     }
@@ -207,6 +211,8 @@ impl App {
         if !caller.sees(&session) {
             return Err(unknown());
         }
+        // One that another server made may have tools.
+        super::calls::attend(self, &session);
         super::act::about(&session.id);
         Ok(session)
     }

@@ -1,12 +1,16 @@
 //! What can be a tool.
 
-use ringfence_proto::{Failure, TOOLS, Tool, ToolsRequest};
+use super::{TOOLS, Tool, ToolsRequest};
+use crate::Failure;
 use std::collections::HashSet;
 
 /// How long a call may wait for its reply.
 const TIMEOUT_MS: std::ops::RangeInclusive<u64> = 1000..=3_600_000;
 /// Most bytes of a name.
 const NAME_LIMIT: usize = 256;
+/// Most bytes of all names and documentation: it stays below what a guest reads, however it is
+/// escaped.
+const TEXT_LIMIT: usize = 512 << 10;
 
 /// The words that Python takes for itself.
 const KEYWORDS: [&str; 35] = [
@@ -16,22 +20,35 @@ const KEYWORDS: [&str; 35] = [
     "with", "yield",
 ];
 
-pub(super) fn tools(request: &ToolsRequest) -> Result<(), Failure> {
-    if request.tools.len() > TOOLS {
+impl ToolsRequest {
+    /// Whether these can be tools; both sides ask.
+    pub fn check(&self) -> Result<(), Failure> {
+        if !TIMEOUT_MS.contains(&self.timeout_ms) {
+            return Err(Failure::invalid(format!(
+                "timeout_ms is not in {} to {}",
+                TIMEOUT_MS.start(),
+                TIMEOUT_MS.end()
+            )));
+        }
+        check(&self.tools)
+    }
+}
+
+fn check(tools: &[Tool]) -> Result<(), Failure> {
+    if tools.len() > TOOLS {
         return Err(Failure::invalid(format!(
             "there are {} tools: at most {TOOLS} can be installed",
-            request.tools.len()
+            tools.len()
         )));
     }
-    if !TIMEOUT_MS.contains(&request.timeout_ms) {
+    let size = tools.iter().map(|tool| tool.name.len() + tool.doc.len());
+    if size.sum::<usize>() > TEXT_LIMIT {
         return Err(Failure::invalid(format!(
-            "timeout_ms is not in {} to {}",
-            TIMEOUT_MS.start(),
-            TIMEOUT_MS.end()
+            "the names and the documentation of the tools are over {TEXT_LIMIT} bytes"
         )));
     }
     let mut seen = HashSet::new();
-    for Tool { name, .. } in &request.tools {
+    for Tool { name, .. } in tools {
         let wrong = |what: &str| {
             let shown: String = name.chars().take(64).collect();
             Err(Failure::invalid(format!("the tool name {shown:?} {what}")))
@@ -53,10 +70,10 @@ pub(super) fn tools(request: &ToolsRequest) -> Result<(), Failure> {
 }
 
 fn is_identifier(name: &str) -> bool {
-    let letter = |c: char| c == '_' || c.is_alphabetic();
+    let start = |c: char| c == '_' || unicode_ident::is_xid_start(c);
     name.len() <= NAME_LIMIT
-        && name.starts_with(letter)
-        && name.chars().all(|c| letter(c) || c.is_ascii_digit())
+        && name.starts_with(start)
+        && name.chars().all(unicode_ident::is_xid_continue)
 }
 
 #[cfg(test)]
@@ -68,16 +85,13 @@ mod tests {
             name: (*name).to_owned(),
             doc: String::new(),
         };
-        tools(&ToolsRequest {
-            tools: names.iter().map(tool).collect(),
-            timeout_ms: 1000,
-        })
+        super::check(&names.iter().map(tool).collect::<Vec<_>>())
     }
 
     #[test]
     fn names_are_python_identifiers() {
         check(&[]).unwrap();
-        check(&["f", "_x1", "größe", "json", "match", "_", "__x"]).unwrap();
+        check(&["f", "_x1", "größe", "数2", "json", "match", "_", "__x"]).unwrap();
         for (bad, why) in [
             ("", "identifier"),
             ("1a", "identifier"),
@@ -86,6 +100,7 @@ mod tests {
             ("a\nb", "identifier"),
             ("a.b", "identifier"),
             ("x²", "identifier"),
+            ("Ⓐ", "identifier"),
             ("def", "keyword"),
             ("None", "keyword"),
             ("ToolError", "taken"),
@@ -116,7 +131,7 @@ mod tests {
                 tools: Vec::new(),
                 timeout_ms,
             };
-            assert_eq!(tools(&request).is_ok(), good, "{timeout_ms}");
+            assert_eq!(request.check().is_ok(), good, "{timeout_ms}");
         }
     }
 }
