@@ -147,7 +147,7 @@ pub(crate) fn spawn(spawn: Spawn, supervisors: &Arc<Supervisors>) -> Result<Spaw
     if program.is_empty() {
         return Err(Failure::invalid("the command has no name"));
     }
-    let failed = |e: std::io::Error| Failure::io(format!("cannot run {}", shortened(program)), &e);
+    let failed = |e: std::io::Error| Failure::io(format!("cannot run {}", shortened(&program)), &e);
 
     let mut env: Vec<(&str, &str)> = Vec::with_capacity(spawn.env.len());
     for (name, value) in &spawn.env {
