@@ -1,5 +1,6 @@
 //! What is to be started, checked and made ready for the fork, and what its supervisor reports.
 
+use crate::jobs::shortened;
 use crate::spawn::{FDS, Message, Plan, Prepared, Stage, fork};
 use crate::tree::{Supervisor, Supervisors};
 use ringfence_proto::{Code, Failure, ProcessLimits};
@@ -96,7 +97,7 @@ impl Report {
 
 fn start_failure(program: &str, cwd: &str, stage: i32, errno: i32) -> Failure {
     let error = std::io::Error::from_raw_os_error(errno);
-    let what = format!("cannot run {program}");
+    let what = format!("cannot run {}", shortened(program));
     if stage == Stage::Chdir as i32 {
         return Failure::io(format!("cannot enter {cwd}"), &error);
     }
@@ -146,7 +147,7 @@ pub(crate) fn spawn(spawn: Spawn, supervisors: &Arc<Supervisors>) -> Result<Spaw
     if program.is_empty() {
         return Err(Failure::invalid("the command has no name"));
     }
-    let failed = |e: std::io::Error| Failure::io(format!("cannot run {program}"), &e);
+    let failed = |e: std::io::Error| Failure::io(format!("cannot run {}", shortened(&program)), &e);
 
     let mut env: Vec<(&str, &str)> = Vec::with_capacity(spawn.env.len());
     for (name, value) in &spawn.env {

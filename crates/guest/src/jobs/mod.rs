@@ -393,7 +393,7 @@ impl List {
 }
 
 /// The first words of a command, for lists.
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     const LENGTH: usize = 200;
     match text.char_indices().nth(LENGTH) {
         Some((end, _)) => format!("{}…", &text[..end]),

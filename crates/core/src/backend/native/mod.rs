@@ -47,6 +47,7 @@ pub enum Launcher {
 
 /// A launcher process; it ends when its client goes.
 pub struct LauncherProcess {
+    program: PathBuf,
     client: Option<ringfence_jail::Client>,
     child: std::process::Child,
 }
@@ -59,9 +60,8 @@ impl Drop for LauncherProcess {
     }
 }
 
-impl Launcher {
-    /// Starts `program`, which must be the `ringfence` executable, as a launcher.
-    pub fn start(program: &Path) -> Result<Self, Failure> {
+impl LauncherProcess {
+    fn start(program: &Path) -> Result<Self, Failure> {
         let what = || format!("cannot start {} as a launcher", program.display());
         let (ours, theirs) =
             std::os::unix::net::UnixStream::pair().map_err(|e| Failure::io(what(), &e))?;
@@ -71,8 +71,18 @@ impl Launcher {
             .stdout(std::process::Stdio::null())
             .spawn()
             .map_err(|e| Failure::io(what(), &e))?;
-        let client = Some(ringfence_jail::Client::new(ours));
-        Ok(Self::Process(Mutex::new(LauncherProcess { client, child })))
+        Ok(Self {
+            program: program.to_owned(),
+            client: Some(ringfence_jail::Client::new(ours)),
+            child,
+        })
+    }
+}
+
+impl Launcher {
+    /// Starts `program`, which must be the `ringfence` executable, as a launcher.
+    pub fn start(program: &Path) -> Result<Self, Failure> {
+        LauncherProcess::start(program).map(|process| Self::Process(Mutex::new(process)))
     }
 }
 
@@ -198,7 +208,11 @@ impl Native {
             }
             other => other,
         }
-        .map_err(|words| explain(&words))?;
+        .map_err(|words| {
+            // A launcher that was killed has left what it had made so far.
+            let _ = self.stop(&record, PATIENCE);
+            explain(&words)
+        })?;
         record.process = Process::of(pid);
         let noted = match record.process {
             Some(_) => self.store.write_process(&record),
@@ -232,10 +246,17 @@ impl Native {
                 let mut client = client
                     .lock()
                     .map_err(|_| gone(io::Error::other("a launch panicked")))?;
-                match &mut client.client {
-                    Some(client) => client.launch(jail).map_err(gone)?,
-                    None => Err(gone(io::Error::from(io::ErrorKind::BrokenPipe))),
-                }
+                let launched = match &mut client.client {
+                    Some(client) => client.launch(jail),
+                    None => Err(io::ErrorKind::BrokenPipe.into()),
+                };
+                launched.unwrap_or_else(|error| {
+                    // It was killed: the next request finds a new one.
+                    if let Ok(new) = LauncherProcess::start(&client.program) {
+                        *client = new;
+                    }
+                    Err(gone(error))
+                })
             }
         }
     }
