@@ -22,12 +22,43 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// How often a silent stream says that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// How long a guest may take for its first event, which it has at once.
 const FIRST: Duration = Duration::from_secs(15);
+
+/// One event of a stream.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "for the description only: see Follower::push")]
+pub(crate) struct ServerEvent {
+    #[schema(value_type = EventName)]
+    event: String,
+    /// The position after it: what `Last-Event-ID` takes.
+    #[schema(pattern = "^[0-9]+\\.[0-9]+\\.[0-9]+$")]
+    id: String,
+    /// JSON: of `started` the `job_id` and whether it is `detached`; of output its `offset` and
+    /// `text` or `base64`; a `Rich` of `result`; a `Certificate`; a `ProblemBody` of `failure`; of
+    /// `done` the end of the job, or the answer of a tool call.
+    #[schema(content_media_type = "application/json")]
+    data: String,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(dead_code, reason = "for the description only: see Follower::push")]
+pub(crate) enum EventName {
+    Started,
+    Stdout,
+    Stderr,
+    Result,
+    Skipped,
+    Certificate,
+    Done,
+    Failure,
+}
 
 /// Whether a request asks for events.
 pub(crate) fn wanted(headers: &HeaderMap) -> bool {

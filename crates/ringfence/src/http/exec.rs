@@ -1,6 +1,6 @@
 //! `POST /sessions/{session}/exec`: one tool call, answered with a result block.
 
-use super::events::{self, Last};
+use super::events::{self, Last, ServerEvent};
 use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::run::Work;
@@ -25,17 +25,92 @@ const CODE: usize = 200_000;
 
 /// A tool call.
 #[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({"tool": "code_execution", "input": {"code": "print(2 + 2)"}}))]
 pub(crate) struct Exec {
-    /// `code_execution`, `bash_code_execution` or `text_editor_code_execution`.
+    #[schema(value_type = ToolName)]
     tool: String,
-    /// `{"code": …}`, `{"command": …}`, or an editor command.
-    #[schema(value_type = Object)]
+    #[schema(value_type = ToolInput)]
     input: serde_json::Map<String, Value>,
     #[serde(default = "default_timeout")]
     #[schema(minimum = 1, maximum = 120)]
     timeout_seconds: f64,
     /// Generated when absent.
     tool_use_id: Option<String>,
+}
+
+/// The names of the tools.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(
+    dead_code,
+    clippy::enum_variant_names,
+    reason = "for the description only: they are the names of Tool"
+)]
+pub(crate) enum ToolName {
+    CodeExecution,
+    BashCodeExecution,
+    TextEditorCodeExecution,
+}
+
+/// What a tool is given.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(
+    dead_code,
+    reason = "for the description only: see text and EditorCall"
+)]
+pub(crate) enum ToolInput {
+    /// Of `code_execution`.
+    Code {
+        #[schema(min_length = 1, max_length = 200_000)]
+        code: String,
+    },
+    /// Of `bash_code_execution`.
+    Bash {
+        #[schema(min_length = 1, max_length = 200_000)]
+        command: String,
+    },
+    /// Of `text_editor_code_execution`: with `file_text`, `old_str`, `new_str`, `insert_line` or
+    /// `view_range` as the command needs.
+    Editor {
+        /// `view`, `create`, `str_replace`, `insert` or `undo_edit`.
+        command: String,
+        path: String,
+    },
+}
+
+/// A result block, as clients of the hosted code execution tool parse it.
+#[derive(ToSchema)]
+#[allow(
+    dead_code,
+    reason = "for the description only: see ringfence_core::blocks"
+)]
+pub(crate) struct ResultBlock {
+    /// The tool's name and `_tool_result`.
+    #[schema(
+        rename = "type",
+        pattern = "^(bash_|text_editor_)?code_execution_tool_result$"
+    )]
+    kind: String,
+    tool_use_id: String,
+    content: ResultContent,
+}
+
+/// A result, or an error. Besides what is listed there is what the type has: `content` and
+/// `results` of code and commands, the lines of the editor, `error_code` of errors.
+#[derive(ToSchema)]
+#[allow(
+    dead_code,
+    reason = "for the description only: see ringfence_core::blocks"
+)]
+pub(crate) struct ResultContent {
+    /// Such as `code_execution_result`; errors end in `_error`.
+    #[schema(rename = "type")]
+    kind: String,
+    stdout: String,
+    stderr: String,
+    /// Its own, minus the number of the signal that ended it, or -1.
+    return_code: i32,
 }
 
 fn default_timeout() -> f64 {
@@ -46,7 +121,7 @@ fn default_timeout() -> f64 {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ExecAnswer {
     tool_use_id: String,
-    #[schema(value_type = Object)]
+    #[schema(value_type = ResultBlock)]
     result_block: Value,
     execution_time_ms: u64,
     /// Where some of the output was left out: all that is kept of it is at
@@ -80,7 +155,13 @@ fn text<'a>(input: &'a serde_json::Map<String, Value>, name: &str) -> Answer<&'a
     tag = "exec",
     params(("session" = String, Path)),
     request_body = Exec,
-    responses((status = 200, body = ExecAnswer), (status = "4XX", body = ProblemBody))
+    responses(
+        (status = 200, description = "the answer, or events until it is there", content(
+            (ExecAnswer = "application/json"),
+            (ServerEvent = "text/event-stream"),
+        )),
+        (status = "4XX", body = ProblemBody),
+    )
 )]
 pub(crate) async fn exec(
     State(app): State<App>,

@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use super::state::App;
+use super::strict::Strict;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use http::request::Parts;
 use ringfence_core::{Code, Failure};
@@ -19,7 +20,8 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
             .map_err(|error| unread(&error, app.max_body()))?;
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         let mut reader = serde_json::Deserializer::from_slice(bytes);
-        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let strict = Strict::new(&mut reader);
+        let value = serde_path_to_error::deserialize(strict).map_err(|error| {
             let mut loc = vec!["body".to_owned()];
             loc.extend(segments(error.path()));
             fault(loc, error.inner())

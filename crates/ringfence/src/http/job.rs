@@ -1,6 +1,6 @@
 //! `/sessions/{session}/jobs/{job}`: one job, its output, input and end.
 
-use super::events::{self, Last};
+use super::events::{self, Last, ServerEvent};
 use super::extract::{Body, Path, Query};
 use super::jobs::{JobObject, ResultObject, checked_size};
 use super::problem::{Answer, Problem, ProblemBody};
@@ -90,10 +90,11 @@ pub(crate) async fn remove(
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventsQuery {
     /// The id of the last event that was seen; the header `Last-Event-ID` goes before it.
+    #[param(pattern = "^[0-9]+[.][0-9]+[.][0-9]+$")]
     after: Option<String>,
 }
 
-/// The events of a job, from its beginning or from where a reader was cut off: `started`,
+/// The events of a job, from its beginning or from where a reader was cut off. They are `started`,
 /// `stdout`, `stderr`, `result`, `skipped` where output is no longer kept, `certificate`, and at
 /// the end `done`; `failure` where there is no end to tell.
 #[utoipa::path(
@@ -103,11 +104,11 @@ pub(crate) struct EventsQuery {
     params(
         ("session" = String, Path),
         ("job" = String, Path),
-        ("last-event-id" = Option<String>, Header, description = "the id of the last event that was seen"),
+        ("last-event-id" = Option<String>, Header, description = "Where to go on."),
         EventsQuery,
     ),
     responses(
-        (status = 200, body = String, content_type = "text/event-stream"),
+        (status = 200, body = ServerEvent, content_type = "text/event-stream"),
         (status = "4XX", body = ProblemBody),
     )
 )]
@@ -236,7 +237,18 @@ pub(crate) enum StreamName {
 #[into_params(parameter_in = Query)]
 pub(crate) struct OffsetQuery {
     /// Where to begin.
+    #[param(maximum = 9_007_199_254_740_991_i64)]
     offset: u64,
+}
+
+/// Offsets are numbers that every reader of JSON has.
+pub(super) fn checked_offset(offset: u64) -> Answer<()> {
+    const MOST: u64 = (1 << 53) - 1;
+    if offset <= MOST {
+        return Ok(());
+    }
+    let message = format!("must be at most {MOST}");
+    Err(Problem::at(&["query", "offset"], message, "value_error"))
 }
 
 /// The bytes of one output stream that are kept, from an offset on. `Ringfence-Output-From` says
@@ -250,7 +262,7 @@ pub(crate) struct OffsetQuery {
     params(
         ("session" = String, Path),
         ("job" = String, Path),
-        ("stream" = StreamName, Path),
+        ("stream" = inline(StreamName), Path, description = "`stdout` or `stderr`."),
         OffsetQuery,
     ),
     responses(
@@ -268,6 +280,7 @@ pub(crate) async fn output(
     Path((session, job, stream)): Path<(String, String, String)>,
     Query(query): Query<OffsetQuery>,
 ) -> Answer<Response> {
+    checked_offset(query.offset)?;
     let path = (session, job);
     let session = place(&app, &caller, &path, Scope::Read).await?;
     let job = path.1;
@@ -380,7 +393,7 @@ impl Kept {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Signal {
     /// A number, or a name such as `TERM`.
-    #[schema(max_length = 16)]
+    #[schema(max_length = 16, pattern = "^[A-Za-z0-9]+$", example = "TERM")]
     signal: String,
     /// To every process of the job, not only to the command itself.
     #[serde(default)]

@@ -1,7 +1,7 @@
 //! `/sessions/{session}/jobs`: starts commands and calls, with their output as it comes, at the
 //! end, or later.
 
-use super::events::{self, Last};
+use super::events::{self, Last, ServerEvent};
 use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::run::{Start, Work, broken};
@@ -33,6 +33,7 @@ const LONGEST: f64 = 86_400.0;
 /// A job to be started: exactly one of `code`, `command` and `argv`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schema(example = json!({"code": "print(2 + 2)"}))]
 pub(crate) struct NewJob {
     /// Python, run in a kernel.
     #[schema(min_length = 1, max_length = 1_000_000)]
@@ -378,6 +379,14 @@ impl ResultObject {
     }
 }
 
+/// What a job that was asked for has come to.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum Begun {
+    Result(ResultObject),
+    Job(JobObject),
+}
+
 /// Runs code or a command: waits for the result, streams it as events (`Accept:
 /// text/event-stream`), or lets it run (`detach`).
 #[utoipa::path(
@@ -386,13 +395,14 @@ impl ResultObject {
     tag = "jobs",
     params(
         ("session" = String, Path),
-        ("last-event-id" = Option<String>, Header, description = "for events: where to go on"),
+        ("last-event-id" = Option<String>, Header, description = "For events: where to go on."),
     ),
     request_body = NewJob,
     responses(
-        (status = 200, description = "the result, or events until it is there", content(
-            (ResultObject = "application/json"),
-            (String = "text/event-stream"),
+        (status = 200, description = "the result, or events until it is there; with `detach` the \
+            job that was there", content(
+            (Begun = "application/json"),
+            (ServerEvent = "text/event-stream"),
         )),
         (status = 201, body = JobObject, description = "detached"),
         (status = "4XX", body = ProblemBody),
@@ -418,7 +428,7 @@ pub(crate) async fn start(
     if !detach {
         let result = app.run_named(&session, &work, job.clone()).await;
         let result = result.map_err(|failure| broken(&app, &session, failure))?;
-        return Ok(Json(ResultObject::of(&job, result)).into_response());
+        return Ok(Json(Begun::Result(ResultObject::of(&job, result))).into_response());
     }
     let started = app.start(&session, &work, &job).await;
     let (info, start) = started.map_err(|failure| broken(&app, &session, failure))?;
@@ -426,7 +436,7 @@ pub(crate) async fn start(
         Start::New => StatusCode::CREATED,
         Start::Again => StatusCode::OK,
     };
-    Ok((status, Json(JobObject::of(info))).into_response())
+    Ok((status, Json(Begun::Job(JobObject::of(info)))).into_response())
 }
 
 #[derive(Debug, Serialize, ToSchema)]

@@ -25,6 +25,7 @@ mod seen;
 mod serve;
 mod sessions;
 mod state;
+mod strict;
 mod tools;
 mod traces;
 mod watched;

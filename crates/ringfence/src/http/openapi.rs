@@ -12,13 +12,15 @@ use sha2::{Digest as _, Sha256};
 use std::sync::LazyLock;
 use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
+use utoipa::openapi::schema::SchemaType;
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{
-    Components, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, RefOr,
-    Response as Described, ResponseBuilder, Schema, ServerBuilder, Tag,
+    Components, Content, ContentBuilder, InfoBuilder, KnownFormat, LicenseBuilder, Object,
+    ObjectBuilder, OpenApi, Ref, RefOr, Response as Described, ResponseBuilder, Schema,
+    SchemaFormat, ServerBuilder, Tag, Type,
 };
 use utoipa::{PartialSchema as _, ToSchema as _};
 
@@ -80,7 +82,7 @@ const PARTS: [(&str, &str, Option<&str>); 4] = [
 const NAME: &str = "^[A-Za-z0-9_-]{1,64}$";
 
 /// The failures that a status stands for, besides those of the table in [`Code`].
-const STATUSES: [(u16, &str, &str); 18] = [
+const STATUSES: [(u16, &str, &str); 19] = [
     (
         400,
         "BadRequest",
@@ -109,6 +111,11 @@ const STATUSES: [(u16, &str, &str); 18] = [
     ),
     (413, "TooLarge", "the body is over its limit"),
     (
+        414,
+        "UrlTooLong",
+        "the URL is too long; the answer has no body",
+    ),
+    (
         416,
         "RangeNotSatisfiable",
         "the range is outside of the file",
@@ -129,7 +136,11 @@ const STATUSES: [(u16, &str, &str); 18] = [
         "TooMany",
         "over the quota or the request rate of the key",
     ),
-    (431, "HeadersTooLarge", "the request has too many headers"),
+    (
+        431,
+        "HeadersTooLarge",
+        "the headers or the URL are too large; there may be no body",
+    ),
     (500, "Internal", "a defect of the server"),
     (
         501,
@@ -223,6 +234,9 @@ fn failure(status: u16, about: &str) -> Described {
         true => about.to_owned(),
         false => format!("{about} ({})", codes.join(", ")),
     };
+    if [414, 431].contains(&status) {
+        return ResponseBuilder::new().description(about).build();
+    }
     let schema = Ref::from_schema_name(ProblemBody::name());
     let content = ContentBuilder::new().schema(Some(schema)).build();
     let mut answer = ResponseBuilder::new()
@@ -269,18 +283,30 @@ fn complete(path: &str, method: &str, operation: &mut Operation) {
         let RefOr::T(parameter) = parameter else {
             continue;
         };
+        if let Some(RefOr::T(Schema::Object(schema))) = &mut parameter.schema {
+            sendable(schema);
+        }
+        if parameter.parameter_in != ParameterIn::Path {
+            continue;
+        }
         let part = PARTS.iter().find(|(name, ..)| *name == parameter.name);
         let Some((_, about, pattern)) = part else {
             continue;
         };
-        if parameter.parameter_in != ParameterIn::Path {
-            continue;
-        }
         parameter.description.get_or_insert((*about).to_owned());
         if let (Some(RefOr::T(Schema::Object(schema))), Some(pattern)) =
             (&mut parameter.schema, pattern)
         {
             schema.pattern.get_or_insert((*pattern).to_owned());
+        }
+    }
+    if let Some(RefOr::T(body)) = &mut operation.request_body {
+        bytes(&mut body.content);
+        body.content.values_mut().for_each(present);
+    }
+    for answer in operation.responses.responses.values_mut() {
+        if let RefOr::T(answer) = answer {
+            bytes(&mut answer.content);
         }
     }
     let statuses = failures(path, method, operation);
@@ -295,6 +321,57 @@ fn complete(path: &str, method: &str, operation: &mut Operation) {
             .entry(status.to_string())
             .or_insert(RefOr::Ref(answer));
     }
+}
+
+/// What is absent from a query or the headers is not there; nobody can send a null.
+fn sendable(schema: &mut Object) {
+    let SchemaType::Array(types) = &mut schema.schema_type else {
+        return;
+    };
+    types.retain(|one| *one != Type::Null);
+    if let [one] = types.as_slice() {
+        schema.schema_type = SchemaType::Type(one.clone());
+    }
+}
+
+/// A body that may be absent is then no body at all; it is never `null`.
+fn present(content: &mut RefOr<Content>) {
+    let RefOr::T(Content {
+        schema: Some(schema),
+        ..
+    }) = content
+    else {
+        return;
+    };
+    if let RefOr::T(Schema::OneOf(several)) = schema
+        && let Some(one) = several
+            .items
+            .iter()
+            .find(|one| matches!(one, RefOr::Ref(_)))
+    {
+        *schema = one.clone();
+    }
+}
+
+/// Bytes are bytes, not lists of numbers.
+fn bytes<'a>(contents: impl IntoIterator<Item = (&'a String, &'a mut RefOr<Content>)>) {
+    for (media, content) in contents {
+        let texts = ["application/json", "multipart/form-data"];
+        if texts.contains(&media.as_str()) || media.starts_with("text/") {
+            continue;
+        }
+        if let RefOr::T(content) = content {
+            // Of any type there is nothing to say, not even that it is no JSON.
+            content.schema = (media != "*/*").then(|| RefOr::T(binary().into()));
+        }
+    }
+}
+
+fn binary() -> Object {
+    ObjectBuilder::new()
+        .schema_type(Type::String)
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)))
+        .build()
 }
 
 /// The first sentence is the title, what follows the text.
@@ -316,7 +393,7 @@ fn headline(operation: &mut Operation) {
 
 /// The statuses of failures that an operation can end in by what it is.
 fn failures(path: &str, method: &str, operation: &Operation) -> Vec<u16> {
-    let mut all = vec![403, 431, 500];
+    let mut all = vec![403, 414, 431, 500];
     if !OPEN.contains(&path) {
         all.extend([401, 429]);
     }
@@ -339,6 +416,12 @@ fn failures(path: &str, method: &str, operation: &Operation) -> Vec<u16> {
     }
     if path.starts_with("/sessions") || path.starts_with("/files") {
         all.push(503);
+    }
+    if operation.responses.responses.contains_key("206") {
+        all.push(416);
+    }
+    if operation.responses.responses.contains_key("101") {
+        all.push(426);
     }
     // What may have to make a sandbox, start it again, and ask it.
     let inside = path.contains("{session}/") || path.starts_with("/files");

@@ -4,7 +4,7 @@
 
 use super::act::{self, Act};
 use super::extract::{Path, Query};
-use super::job::place;
+use super::job::{checked_offset, place};
 use super::jobs::{EndObject, checked_size};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::readers::{Reader, Unread};
@@ -56,6 +56,7 @@ const LONGEST_MS: u64 = 86_400_000;
 #[into_params(parameter_in = Query)]
 pub(crate) struct JoinQuery {
     /// Where to begin with what was shown before; everything that is kept when absent.
+    #[param(maximum = 9_007_199_254_740_991_i64)]
     offset: u64,
 }
 
@@ -77,6 +78,7 @@ pub(crate) async fn join(
     Query(query): Query<JoinQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Answer<Response> {
+    checked_offset(query.offset)?;
     let upgrade = upgraded(upgrade)?;
     // Whoever joins may type.
     let session = place(&app, &caller, &path, Scope::Use).await?;
@@ -99,16 +101,21 @@ pub(crate) async fn join(
     ))
 }
 
+/// Most bytes of a command, which must fit into a URL.
+const COMMAND: usize = 16_384;
+
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct OpenQuery {
+    /// 24 when absent.
     #[param(minimum = 1, maximum = 10_000)]
     rows: u16,
+    /// 80 when absent.
     #[param(minimum = 1, maximum = 10_000)]
     cols: u16,
     /// What runs in it; a login shell when absent.
-    #[param(min_length = 1, max_length = 200_000)]
+    #[param(min_length = 1, max_length = 16_384)]
     command: Option<String>,
 }
 
@@ -147,8 +154,8 @@ pub(crate) async fn open(
         // `exec` leaves one shell, not one that waits for another.
         "if [ -x /bin/bash ]; then exec /bin/bash -i; else exec /bin/sh -i; fi".to_owned()
     });
-    if command.is_empty() || command.len() > 200_000 || command.contains('\0') {
-        let message = "must have 1 to 200000 bytes, none of them null";
+    if command.is_empty() || command.len() > COMMAND || command.contains('\0') {
+        let message = format!("must have 1 to {COMMAND} bytes, none of them null");
         return Err(Problem::at(&["query", "command"], message, "value_error"));
     }
     let session = app.session(&caller, &id, Scope::Use).await?;

@@ -255,7 +255,7 @@ pub(crate) struct Change {
     path = "/sessions/{session}",
     tag = "sessions",
     params(("session" = String, Path)),
-    request_body = Change,
+    request_body = Option<Change>,
     responses((status = 200, body = SessionObject), (status = "4XX", body = ProblemBody))
 )]
 pub(crate) async fn change(

@@ -2,12 +2,12 @@
 //! in a session can call.
 
 use super::calls;
-use super::extract::Body;
+use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::state::{App, Caller, Scope};
 use crate::callback::{self, Target};
 use axum::Json;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, State};
 use ringfence_core::proto::Tool;
 use ringfence_core::sessions::Registration;
 use ringfence_core::{Code, Failure};

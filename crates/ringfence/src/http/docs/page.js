@@ -8,7 +8,7 @@ const make = (name, attributes, ...children) => {
     if (key === "onclick") node.addEventListener("click", value);
     else node.setAttribute(key, value);
   }
-  node.append(...children.flat().filter((child) => child != null && child !== ""));
+  node.append(...children.flat(Infinity).filter((child) => child != null && child !== ""));
   return node;
 };
 
@@ -214,7 +214,7 @@ const draw = () => {
     const wanted = event.target.value.trim().toLowerCase();
     for (const link of list.querySelectorAll("a")) link.hidden = !link.dataset.text.includes(wanted);
   });
-  const there = location.hash && document.getElementById(location.hash.slice(1));
+  const there = location.hash ? document.getElementById(location.hash.slice(1)) : null;
   there?.unfold?.();
   there?.scrollIntoView();
 };

@@ -37,8 +37,8 @@ pub(crate) struct DownloadQuery {
     tag = "files",
     params(("session" = String, Path), DownloadQuery),
     responses(
-        (status = 200, description = "the bytes", body = [u8], content_type = "application/octet-stream"),
-        (status = 206, description = "the bytes of the range", body = [u8], content_type = "application/octet-stream"),
+        (status = 200, description = "the bytes", body = [u8], content_type = "*/*"),
+        (status = 206, description = "the bytes of the range", body = [u8], content_type = "*/*"),
         (status = 400, description = "it is a folder, or no file at all", body = ProblemBody),
         (status = "4XX", body = ProblemBody),
     )

@@ -122,8 +122,8 @@ pub(crate) async fn metadata(
     tag = "files",
     params(("file_id" = String, Path)),
     responses(
-        (status = 200, description = "the bytes", body = [u8], content_type = "application/octet-stream"),
-        (status = 206, description = "the bytes of the range", body = [u8], content_type = "application/octet-stream"),
+        (status = 200, description = "the bytes", body = [u8], content_type = "*/*"),
+        (status = 206, description = "the bytes of the range", body = [u8], content_type = "*/*"),
         (status = "4XX", body = ProblemBody),
     )
 )]

@@ -318,7 +318,7 @@ pub(crate) struct Uploaded {
     reason = "for the documentation only: a form is read as it comes"
 )]
 pub(crate) struct UploadForm {
-    #[schema(content_media_type = "application/octet-stream")]
+    #[schema(value_type = String, format = Binary)]
     file: Vec<u8>,
     /// Where it goes; the file's own name when absent.
     #[schema(max_length = 4095)]
