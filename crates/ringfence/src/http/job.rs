@@ -104,7 +104,7 @@ pub(crate) struct EventsQuery {
     params(
         ("session" = String, Path),
         ("job" = String, Path),
-        ("last-event-id" = Option<String>, Header, description = "Where to go on."),
+        ("last-event-id" = Option<String>, Header, description = "the id of the last event that was seen"),
         EventsQuery,
     ),
     responses(
