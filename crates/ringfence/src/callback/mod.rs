@@ -173,15 +173,17 @@ async fn lookup(target: &Target) -> std::io::Result<Vec<SocketAddr>> {
 }
 
 fn read(bytes: &[u8]) -> Result<ToolReply, Missed> {
-    let reply: Reply = serde_json::from_slice(bytes).map_err(|e| {
+    let bad = |why: String| {
         let message = "the callback's reply is not a JSON object with content and is_error";
-        // What it says instead may be secret.
-        Missed::new("invalid", message).detail(format!(
-            "{:?} in column {}",
-            e.classify(),
-            e.column()
-        ))
-    })?;
+        Missed::new("invalid", message).detail(why)
+    };
+    // A list of the fields in their order would be read too.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(bad("no object".to_owned()));
+    }
+    // What it says instead may be secret.
+    let reply: Reply = serde_json::from_slice(bytes)
+        .map_err(|e| bad(format!("{:?} in column {}", e.classify(), e.column())))?;
     let content = reply.content.unwrap_or_else(|| RawValue::NULL.to_owned());
     if content.get().len() + FRAMING > TOOL_REPLY_LIMIT {
         return Err(too_large());

@@ -197,7 +197,7 @@ mod tests {
         // Every way to write an address is that address.
         for odd in [
             "http://2852039166/",
-            "http://0xa9fe.0xa9fe/",
+            "http://0xa9.0xfea9fe/",
             "http://0251.254.169.254/",
         ] {
             let target = Target::parse(odd).unwrap();
