@@ -336,7 +336,10 @@ async fn as_the_init_of_a_pid_namespace() {
         .spawn()
         .unwrap();
     let mut guest = Guest { process, folder };
-    until("the guest listens", || socket.exists()).await;
+    until("the guest listens", || {
+        std::os::unix::net::UnixStream::connect(&socket).is_ok()
+    })
+    .await;
     let client = guest.connect().await;
     let health: Value = client.get("/health").await;
     assert_eq!(health["pid"], 1);

@@ -54,7 +54,8 @@ impl Guest {
             .unwrap();
         let guest = Self { process, folder };
         until("the guest listens", || {
-            guest.folder.path().join("socket").exists()
+            // The file is there a moment before anybody listens.
+            std::os::unix::net::UnixStream::connect(guest.folder.path().join("socket")).is_ok()
         })
         .await;
         guest
