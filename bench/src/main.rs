@@ -3,7 +3,7 @@
 //! The things take turns, round by round, so that a noisy moment falls on all of them alike, and
 //! every ratio is between numbers of one run. `cargo run --release -p ringfence-bench [ROUNDS]`.
 
-use ringfence_core::backend::native::{Config, Launcher, Native};
+use ringfence_core::backend::native::{Config, Native};
 use ringfence_core::interpreter::Interpreter;
 use ringfence_core::proto::{Command as Exec, ExecRequest, Exit, RunRequest};
 use ringfence_core::spec::SandboxSpec;
@@ -67,15 +67,12 @@ fn main() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let native = Native::new(
-        Config {
-            state: home.join("state"),
-            guest: guest_in(&home.join("cache"))?,
-            environments: home.join("envs"),
-            interpreter: Interpreter::at(Path::new(PYTHON)).ok(),
-        },
-        Launcher::Inline,
-    )?;
+    let native = Native::new(Config {
+        state: home.join("state"),
+        guest: guest_in(&home.join("cache"))?,
+        environments: home.join("envs"),
+        interpreter: Interpreter::at(Path::new(PYTHON)).ok(),
+    })?;
 
     let bwrap = find("bwrap");
     let docker = find("docker").filter(|d| has_image(d));

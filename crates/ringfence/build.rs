@@ -12,7 +12,7 @@ use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-env-changed=RINGFENCE_GUEST");
-    for path in ["guest", "proto"] {
+    for path in ["guest", "jail", "launcher", "proto"] {
         println!("cargo::rerun-if-changed=../{path}");
     }
     println!("cargo::rerun-if-changed=../../Cargo.lock");
@@ -42,14 +42,7 @@ fn build() -> PathBuf {
     let folder = out.ancestors().nth(3).unwrap_or(&out).join("guest");
     let mut command = Command::new(env::var_os("CARGO").expect("CARGO"));
     command
-        .args([
-            "build",
-            "--locked",
-            "--package",
-            "ringfence-guest",
-            "--bin",
-            "ringfence-guest",
-        ])
+        .args(["build", "--locked", "--package", "ringfence-launcher"])
         .args(["--profile", profile, "--target", &target])
         .arg("--target-dir")
         .arg(&folder)
@@ -76,7 +69,10 @@ fn build() -> PathBuf {
     );
     let status = command.status().expect("run cargo for the guest");
     assert!(status.success(), "building the guest failed");
-    folder.join(&target).join(profile).join("ringfence-guest")
+    folder
+        .join(&target)
+        .join(profile)
+        .join("ringfence-launcher")
 }
 
 /// FNV-1a: names the file that the guest is unpacked to; it is no protection.

@@ -13,12 +13,12 @@ mod input;
 mod jobs;
 mod launch;
 mod log;
+mod program;
 mod repl;
 mod server;
 mod spawn;
 mod tools;
 mod tree;
 
-pub use files::TRANSFERS;
+pub use program::{guest, main};
 pub use server::{Config, Guest};
-pub use spawn::{nonblocking, take_inherited};

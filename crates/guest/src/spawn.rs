@@ -99,7 +99,7 @@ impl<'a> Prepared<'a> {
 
 /// Takes over the inherited descriptors that are named here, and closes all others over 2, so
 /// that nothing of whoever started this process is passed on. To be called first of all.
-pub fn take_inherited(wanted: &BTreeSet<RawFd>) -> BTreeMap<RawFd, OwnedFd> {
+pub(crate) fn take_inherited(wanted: &BTreeSet<RawFd>) -> BTreeMap<RawFd, OwnedFd> {
     let open: Vec<RawFd> = match std::fs::read_dir("/proc/self/fd") {
         Ok(entries) => entries
             .flatten()
@@ -123,7 +123,7 @@ pub fn take_inherited(wanted: &BTreeSet<RawFd>) -> BTreeMap<RawFd, OwnedFd> {
 }
 
 /// Makes a descriptor one that never blocks and can be waited for.
-pub fn nonblocking(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn nonblocking(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     let flags = rustix::fs::fcntl_getfl(&fd)?;
     // SAFETY: an `OwnedFd` stays open and the same until it is dropped, which `AsyncFd` does
     // after it has let go of it; nobody takes it out of there.

@@ -1,16 +1,16 @@
 //! The inside half: what the child does before it becomes the guest. Each step gives something up.
 
-use crate::launch::{Partner, Prepared};
+use crate::launch::{FIRST_FREE, Prepared};
+use crate::line::Line;
 use crate::words::{Context as _, LastWords, Stage};
 use crate::{INSIDE_ID, Jail, Lifetime, Mount, Network, Resource, landlock, mounts, seccomp, sys};
-use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
 
-/// The namespaces to be cloned into. With a privileged launcher the user namespace is made last,
-/// and the network comes from the launcher.
+/// The namespaces to be cloned into. With a privileged maker the user namespace is made last,
+/// and the network comes from the maker.
 pub(crate) fn namespaces(jail: &Jail, privileged: bool) -> u64 {
     let mut flags =
         libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -23,19 +23,12 @@ pub(crate) fn namespaces(jail: &Jail, privileged: bool) -> u64 {
     flags as u64
 }
 
-/// Becomes the guest; comes back only with last words.
-pub(crate) fn run(prepared: &Prepared<'_>, launcher: &Partner) -> LastWords {
-    match become_guest(prepared, launcher) {
-        Ok(never) => match never {},
-        Err(words) => words,
-    }
-}
-
-fn become_guest(
-    prepared: &Prepared<'_>,
-    launcher: &Partner,
-) -> Result<std::convert::Infallible, LastWords> {
+/// Gives up everything that the guest may not have. What is left open are its descriptors; the
+/// end of the others is the sign that nothing went wrong.
+pub(crate) fn enter(prepared: &Prepared<'_>, maker: &Line) -> Result<(), LastWords> {
     let jail = prepared.jail;
+    sys::rename(&["ringfence-guest", "--id", &jail.id]);
+    let _ = rustix::thread::set_name(c"ringfence-guest");
     if !prepared.privileged {
         map_self(jail)?;
     }
@@ -54,22 +47,18 @@ fn become_guest(
     }
     if prepared.privileged {
         if jail.network == Network::None {
-            join_network(launcher).at(Stage::Network, "network namespace")?;
+            join_network(maker).at(Stage::Network, "network namespace")?;
         }
         sys::clear_groups().at(Stage::Identity, "groups")?;
         sys::unshare(libc::CLONE_NEWUSER).at(Stage::Identity, "user namespace")?;
-        launcher.send(None).at(Stage::Identity, "the launcher")?;
-        launcher.receive().at(Stage::Identity, "the launcher")?;
+        maker.send(None).at(Stage::Identity, "the maker")?;
+        maker.receive().at(Stage::Identity, "the maker")?;
         sys::set_ids(INSIDE_ID, INSIDE_ID).at(Stage::Identity, "user")?;
     }
     let working = Path::new("/workspace");
     rustix::process::chdir(working).at(Stage::Root, working.display())?;
-    place_descriptors(prepared).at(Stage::Prepare, "descriptors")?;
-    drop_rights(prepared)?;
-    let args: Vec<&CStr> = prepared.args.iter().map(AsRef::as_ref).collect();
-    let env: Vec<&CStr> = prepared.env.iter().map(AsRef::as_ref).collect();
-    let error = sys::execute(prepared.guest.as_fd(), &args, &env);
-    Err(error).at(Stage::Execute, jail.guest.display())
+    drop_rights(jail)?;
+    place_descriptors(prepared).at(Stage::Prepare, "descriptors")
 }
 
 /// An ordinary user may map itself, and only itself, once it has given up `setgroups`.
@@ -80,10 +69,10 @@ fn map_self(jail: &Jail) -> Result<(), LastWords> {
     write("/proc/self/gid_map", format!("{INSIDE_ID} {} 1", jail.gid))
 }
 
-/// Enters the network namespace that the launcher has made meanwhile.
-fn join_network(launcher: &Partner) -> io::Result<()> {
+/// Enters the network namespace that the maker has made meanwhile.
+fn join_network(maker: &Line) -> io::Result<()> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-    let network = launcher
+    let network = maker
         .receive()?
         .ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))?;
     Ok(move_into_link_name_space(
@@ -106,9 +95,8 @@ fn resource(resource: Resource) -> u32 {
     }
 }
 
-/// Puts the guest's descriptors where its arguments say; all others close when it is executed.
+/// Puts the guest's descriptors where its arguments say, and closes all others.
 fn place_descriptors(prepared: &Prepared<'_>) -> io::Result<()> {
-    sys::close_on_exec_from(0)?;
     sys::place(prepared.null.as_raw_fd(), 0)?;
     sys::place(prepared.null.as_raw_fd(), 1)?;
     sys::place(prepared.log.as_raw_fd(), 2)?;
@@ -119,11 +107,10 @@ fn place_descriptors(prepared: &Prepared<'_>) -> io::Result<()> {
     if let Some(fd) = &prepared.lifeline {
         sys::place(fd.as_raw_fd(), 5)?;
     }
-    Ok(())
+    sys::close_from(FIRST_FREE)
 }
 
-fn drop_rights(prepared: &Prepared<'_>) -> Result<(), LastWords> {
-    let jail = prepared.jail;
+fn drop_rights(jail: &Jail) -> Result<(), LastWords> {
     const LAST_CAPABILITY: u64 = 63;
     const SECURE_NOROOT_LOCKED: u64 = 0b10_1111;
     let at = Stage::Capabilities;
@@ -137,7 +124,7 @@ fn drop_rights(prepared: &Prepared<'_>) -> Result<(), LastWords> {
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).at(at, "no_new_privs")?;
     sys::clear_capabilities().at(at, "capability sets")?;
     if jail.lifetime == Lifetime::WithLauncher {
-        // The lifeline asks the guest to end; this needs nobody's help. A launcher that is gone by
+        // The lifeline asks the guest to end; this needs nobody's help. A maker that is gone by
         // now is seen by the lifeline.
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).at(at, "parent death signal")?;
     }
@@ -156,6 +143,6 @@ fn drop_rights(prepared: &Prepared<'_>) -> Result<(), LastWords> {
             Mount::Bind { .. } | Mount::Proc => None,
         })
         .collect();
-    landlock::restrict(&writable, prepared.guest.as_fd()).at(Stage::Landlock, "ruleset")?;
+    landlock::restrict(&writable).at(Stage::Landlock, "ruleset")?;
     seccomp::install().at(Stage::Seccomp, "filter")
 }

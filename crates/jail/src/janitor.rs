@@ -18,8 +18,7 @@ impl Gone {
 }
 
 /// Starts a process that does `work`, which can wait for the moment when the answer is dropped or
-/// this process has ended, be it by SIGKILL. Like [`crate::launch`] it needs a caller with one
-/// thread.
+/// this process has ended, be it by SIGKILL. It needs a caller with one thread.
 pub fn janitor(work: impl FnOnce(Gone)) -> io::Result<OwnedFd> {
     let (wait, hold) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     match sys::clone(0, None)? {

@@ -3,7 +3,7 @@
 use crate::sys;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 const EXECUTE: u64 = 1;
@@ -33,9 +33,8 @@ fn all(version: i32) -> u64 {
 }
 
 /// Reading everywhere, writing only beneath `writable`, and from version 6 on no signal and no
-/// abstract socket out of the sandbox. The guest lies outside of the root and may be executed.
-/// Absent landlock is no error: it is a second wall.
-pub(crate) fn restrict(writable: &[&Path], guest: BorrowedFd<'_>) -> io::Result<()> {
+/// abstract socket out of the sandbox. Absent landlock is no error: it is a second wall.
+pub(crate) fn restrict(writable: &[&Path]) -> io::Result<()> {
     let version = version();
     if version < 1 {
         return Ok(());
@@ -51,7 +50,6 @@ pub(crate) fn restrict(writable: &[&Path], guest: BorrowedFd<'_>) -> io::Result<
     let open = |path: &Path| openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let read = (EXECUTE | READ_FILE | READ_DIR) & all;
     sys::landlock_allow(rules.as_fd(), open(Path::new("/"))?.as_fd(), read)?;
-    sys::landlock_allow(rules.as_fd(), guest, (EXECUTE | READ_FILE) & all)?;
     for path in writable {
         let access = all & !MAKE_CHAR & !MAKE_BLOCK;
         sys::landlock_allow(rules.as_fd(), open(path)?.as_fd(), access)?;

@@ -1,19 +1,19 @@
 //! The outside half of making a sandbox.
 
+use crate::line::{Line, is_ready};
 use crate::words::{Context as _, LastWords, Stage};
-use crate::{Item, Jail, Lifetime, Network, inside, mounts, sys};
+use crate::{Guest, Item, Jail, Lifetime, Network, inside, mounts, sys};
+use rustix::event::PollFlags;
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use std::ffi::CString;
 use std::fs;
 use std::io::{self, Read as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// A sandbox whose guest has been executed.
+/// A sandbox whose child has become the guest.
 #[derive(Debug)]
-pub struct Launched {
+pub(crate) struct Launched {
     /// Process id of the guest, in our own pid namespace.
     pub pid: i32,
     pub pidfd: OwnedFd,
@@ -24,14 +24,11 @@ pub struct Launched {
 /// Everything the child needs, opened and allocated before it exists.
 pub(crate) struct Prepared<'a> {
     pub jail: &'a Jail,
-    pub guest: OwnedFd,
     pub listener: OwnedFd,
     pub oom_events: Option<OwnedFd>,
     pub lifeline: Option<OwnedFd>,
     pub null: OwnedFd,
     pub log: OwnedFd,
-    pub args: Vec<CString>,
-    pub env: Vec<CString>,
     /// Root on the host: the jail's namespaces then belong to the host, and only the code's
     /// identity is in a user namespace of its own, so it has no say over any of them.
     pub privileged: bool,
@@ -39,9 +36,32 @@ pub(crate) struct Prepared<'a> {
     pub owners: Vec<Option<OwnedFd>>,
 }
 
+/// What a maker can have ready before it knows what will be asked of it.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    network: Option<OwnedFd>,
+}
+
+impl Spares {
+    pub(crate) fn make() -> Self {
+        // One that can't be made is made when it is needed, and then its failure is told.
+        Self {
+            network: is_privileged().then(new_network).and_then(Result::ok),
+        }
+    }
+}
+
+fn is_privileged() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Makes a sandbox and answers when its guest runs, or with what went wrong; then nothing is left.
-pub fn launch(jail: &Jail) -> Result<Launched, LastWords> {
-    if rustix::process::geteuid().is_root() && (jail.uid == 0 || jail.gid == 0) {
+pub(crate) fn launch(
+    jail: &Jail,
+    guest: Guest,
+    spares: &mut Spares,
+) -> Result<Launched, LastWords> {
+    if is_privileged() && (jail.uid == 0 || jail.gid == 0) {
         let refused = io::Error::from_raw_os_error(libc::EPERM);
         return Err(refused).at(Stage::Identity, "code never runs as root of the host");
     }
@@ -61,7 +81,7 @@ pub fn launch(jail: &Jail) -> Result<Launched, LastWords> {
         let _ = fs::remove_file(&jail.socket);
         return Err(words);
     }
-    let result = start(jail, listener, lifeline_inside);
+    let result = start(jail, guest, spares, listener, lifeline_inside);
     match result {
         Ok((pid, pidfd)) => Ok(Launched {
             pid,
@@ -80,6 +100,8 @@ pub fn launch(jail: &Jail) -> Result<Launched, LastWords> {
 
 fn start(
     jail: &Jail,
+    guest: Guest,
+    spares: &mut Spares,
     listener: OwnedFd,
     lifeline: Option<OwnedFd>,
 ) -> Result<(i32, OwnedFd), LastWords> {
@@ -98,7 +120,6 @@ fn start(
     let log_flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
     let prepared = Prepared {
         jail,
-        guest: open(&jail.guest, OFlags::PATH)?,
         listener,
         oom_events: match jail
             .cgroup
@@ -114,18 +135,15 @@ fn start(
             Some(log) => open(log, log_flags)?,
             None => open(null, OFlags::RDWR)?,
         },
-        args: Vec::new(),
-        env: Vec::new(),
-        privileged: rustix::process::geteuid().is_root(),
+        privileged: is_privileged(),
         owners: mounts::owners(jail)?,
-    }
-    .with_strings()?;
+    };
     let cgroup = match &jail.cgroup {
         Some(cgroup) => cgroup.enter_by_clone().at(Stage::Cgroup, &cgroup.name)?,
         None => None,
     };
     let (words_read, words_write) = pipe().at(Stage::Prepare, "a pipe")?;
-    let (ours, theirs) = Partner::pair().at(Stage::Prepare, "a socket pair")?;
+    let (ours, theirs) = Line::pair().at(Stage::Prepare, "a socket pair")?;
 
     let flags = inside::namespaces(jail, prepared.privileged);
     let cloned = sys::clone(flags, cgroup.as_ref().map(std::os::fd::AsFd::as_fd))
@@ -134,32 +152,40 @@ fn start(
         sys::Cloned::Child => {
             drop((words_read, ours));
             // A panic must not go on in a copy of the caller.
-            let work = std::panic::AssertUnwindSafe(|| inside::run(&prepared, &theirs));
-            let words = std::panic::catch_unwind(work).unwrap_or(LastWords {
-                stage: Stage::Prepare,
-                object: "a panic in the child".to_owned(),
-                errno: 0,
+            let work = std::panic::AssertUnwindSafe(|| inside::enter(&prepared, &theirs));
+            let entered = std::panic::catch_unwind(work).unwrap_or_else(|_| {
+                Err(LastWords {
+                    stage: Stage::Prepare,
+                    object: "a panic in the child".to_owned(),
+                    errno: 0,
+                })
             });
-            let text = serde_json::to_vec(&words).unwrap_or_default();
-            let _ = rustix::io::write(&words_write, &text);
-            sys::exit_now(1)
+            if let Err(words) = entered {
+                let text = serde_json::to_vec(&words).unwrap_or_default();
+                let _ = rustix::io::write(&words_write, &text);
+                sys::exit_now(1);
+            }
+            // What this frame owns is closed or the guest's by now, and is never dropped.
+            let (args, env) = (prepared.arguments(), jail.env.clone());
+            let work = std::panic::AssertUnwindSafe(|| guest(args, env));
+            sys::exit_now(std::panic::catch_unwind(work).unwrap_or(1))
         }
         sys::Cloned::Parent { pid, pidfd } => (pid, pidfd),
     };
     drop((words_write, theirs));
     // The child builds its root meanwhile, and on the other processor.
-    if let Err(words) = outfit(jail, prepared.privileged, pid, &ours) {
+    if let Err(words) = outfit(jail, prepared.privileged, spares, pid, &ours) {
         let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
         reap(&pidfd);
         return Err(words);
     }
     drop(ours);
-    // End of file without a word means that the guest was executed.
+    // End of file without a word means that the child has become the guest.
     let mut text = Vec::new();
     fs::File::from(words_read)
         .read_to_end(&mut text)
         .at(Stage::Prepare, "last words")?;
-    if text.is_empty() && !has_ended(&pidfd) {
+    if text.is_empty() && !is_ready(&pidfd, PollFlags::IN) {
         return Ok((pid, pidfd));
     }
     reap(&pidfd);
@@ -175,7 +201,13 @@ fn start(
 }
 
 /// Gives a new child what only a process outside can: limits, a network, users.
-fn outfit(jail: &Jail, privileged: bool, pid: i32, child: &Partner) -> Result<(), LastWords> {
+fn outfit(
+    jail: &Jail,
+    privileged: bool,
+    spares: &mut Spares,
+    pid: i32,
+    child: &Line,
+) -> Result<(), LastWords> {
     if let Some(cgroup) = &jail.cgroup {
         cgroup.limit()?;
     }
@@ -183,7 +215,10 @@ fn outfit(jail: &Jail, privileged: bool, pid: i32, child: &Partner) -> Result<()
         return Ok(());
     }
     if jail.network == Network::None {
-        let network = new_network().at(Stage::Network, "network namespace")?;
+        let network = match spares.network.take() {
+            Some(network) => network,
+            None => new_network().at(Stage::Network, "network namespace")?,
+        };
         // A child that failed already says why by its last words, here and below.
         let _ = child.send(Some(network.as_fd()));
     }
@@ -203,7 +238,7 @@ fn outfit(jail: &Jail, privileged: bool, pid: i32, child: &Partner) -> Result<()
 }
 
 /// A network namespace with loopback up. To make one takes as long as half of a root does, so it is
-/// made here while the child makes that; this process is in it only for that moment.
+/// made before it is asked for; this process is in it only for that moment.
 fn new_network() -> io::Result<OwnedFd> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
     let own = || fs::File::open("/proc/self/ns/net").map(OwnedFd::from);
@@ -214,88 +249,26 @@ fn new_network() -> io::Result<OwnedFd> {
     made
 }
 
-/// One end of the line between a launcher and the child that it outfits: each message is one byte,
-/// and may carry a descriptor.
-pub(crate) struct Partner(OwnedFd);
-
-impl Partner {
-    fn pair() -> io::Result<(Self, Self)> {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-        let (one, other) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
-        Ok((Self(out_of_the_way(one)?), Self(out_of_the_way(other)?)))
-    }
-
-    pub(crate) fn send(&self, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
-        if !fds.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-        }
-        sendmsg(
-            &self.0,
-            &[io::IoSlice::new(&[1])],
-            &mut ancillary,
-            SendFlags::NOSIGNAL,
-        )?;
-        Ok(())
-    }
-
-    /// The next message; an error when the other side has ended.
-    pub(crate) fn receive(&self) -> io::Result<Option<OwnedFd>> {
-        use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut byte = [0u8; 1];
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let got = recvmsg(
-            &self.0,
-            &mut [io::IoSliceMut::new(&mut byte)],
-            &mut ancillary,
-            flags,
-        )?;
-        if got.bytes == 0 {
-            return Err(io::Error::from_raw_os_error(libc::EPIPE));
-        }
-        Ok(ancillary.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        }))
-    }
-}
-
-pub(crate) fn has_ended(pidfd: &OwnedFd) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    matches!(
-        poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)),
-        Ok(1..)
-    )
-}
-
 fn reap(pidfd: &OwnedFd) {
     let id = rustix::process::WaitId::PidFd(std::os::fd::AsFd::as_fd(pidfd));
     let _ = rustix::process::waitid(id, rustix::process::WaitIdOptions::EXITED);
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     Ok((out_of_the_way(read)?, out_of_the_way(write)?))
 }
 
+/// The guest has the numbers below this one.
+pub(crate) const FIRST_FREE: u32 = 6;
+
 /// Moves a descriptor past the numbers that the guest's will have, so that placing one of those
 /// in the child does not close another that it still needs.
-fn out_of_the_way(fd: OwnedFd) -> io::Result<OwnedFd> {
-    const FIRST_FREE: i32 = 6;
-    if std::os::fd::AsRawFd::as_raw_fd(&fd) >= FIRST_FREE {
+pub(crate) fn out_of_the_way(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if std::os::fd::AsRawFd::as_raw_fd(&fd) >= FIRST_FREE as i32 {
         return Ok(fd);
     }
-    Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_FREE)?)
+    Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_FREE as i32)?)
 }
 
 /// Binds through the folder's descriptor, since a socket's path has at most 107 bytes.
@@ -323,17 +296,9 @@ fn with_copies(jail: &Jail) -> Result<Jail, LastWords> {
 }
 
 impl Prepared<'_> {
-    fn with_strings(mut self) -> Result<Self, LastWords> {
-        let c = |text: String| {
-            CString::new(text)
-                .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
-                .at(Stage::Prepare, "a NUL byte in an argument")
-        };
-        let mut args = vec![
-            "ringfence-guest".to_owned(),
-            "--listen-fd".into(),
-            "3".into(),
-        ];
+    /// What the guest is told about its descriptors, and the arguments of the description.
+    fn arguments(&self) -> Vec<String> {
+        let mut args = vec!["--listen-fd".to_owned(), "3".to_owned()];
         if self.oom_events.is_some() {
             args.extend(["--oom-fd".to_owned(), "4".to_owned()]);
         }
@@ -341,13 +306,6 @@ impl Prepared<'_> {
             args.extend(["--lifeline-fd".to_owned(), "5".to_owned()]);
         }
         args.extend(self.jail.args.iter().cloned());
-        self.args = args.into_iter().map(c).collect::<Result<_, _>>()?;
-        self.env = self
-            .jail
-            .env
-            .iter()
-            .map(|(k, v)| c(format!("{k}={v}")))
-            .collect::<Result<_, _>>()?;
-        Ok(self)
+        args
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! Single-threaded, no async, meant to be read in an hour. The order of what happens:
 //!
-//! 1. [`launch`] (outside): opens the guest and its socket, makes the cgroup, clones.
-//! 2. `inside` (the child): joins the cgroup, builds the root, leaves the host behind, drops
-//!    every right, installs the filters, executes the guest.
-//! 3. If any step fails the child's last words travel over a pipe: stage, object, errno.
+//! 1. [`serve`] (the launcher): keeps a maker ready, a copy of itself that waits for a request.
+//! 2. `launch` (the maker, outside): binds the guest's socket, makes the cgroup, clones.
+//! 3. `inside` (the child): joins the cgroup, builds the root, leaves the host behind, drops
+//!    every right, installs the filters, becomes the guest by calling it.
+//! 4. If any step fails the child's last words travel over a pipe: stage, object, errno.
 
 mod cgroup;
 mod inside;
 mod janitor;
 mod landlock;
 mod launch;
+mod line;
 mod mounts;
 mod seccomp;
 mod server;
@@ -20,9 +22,8 @@ mod words;
 
 pub use cgroup::{Cgroup, Hierarchy, Limits as CgroupLimits};
 pub use janitor::janitor;
-pub use launch::{Launched, launch};
 pub use seccomp::{Rule, rules};
-pub use server::{Client, serve};
+pub use server::{Launcher, Request, serve};
 pub use words::{LastWords, Stage};
 
 use serde::{Deserialize, Serialize};
@@ -37,8 +38,8 @@ pub const INSIDE_ID: u32 = 1000;
 pub struct Jail {
     /// Host name inside.
     pub hostname: String,
-    /// The static guest executable on the host.
-    pub guest: PathBuf,
+    /// Names the sandbox to those who look at its processes from outside.
+    pub id: String,
     /// The guest's arguments after those that name its descriptors.
     pub args: Vec<String>,
     /// The whole environment of the guest, and so of everything it starts.
@@ -158,6 +159,10 @@ pub enum Resource {
     RealTimePriority,
     Nice,
 }
+
+/// What the child becomes in the end: takes its arguments and its whole environment, and answers
+/// with its exit status.
+pub type Guest = fn(Vec<String>, Vec<(String, String)>) -> i32;
 
 /// The version of landlock that this kernel has, 0 where it has none.
 pub fn landlock_version() -> i32 {

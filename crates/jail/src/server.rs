@@ -1,16 +1,27 @@
-//! A launcher that serves many: one single-threaded process, asked over a socket pair.
+//! The launcher: a process with one thread that makes sandboxes for one that may have many.
 //!
-//! A server with threads can't clone itself safely, so it starts this once and asks it for each
-//! sandbox. Its end is the end of the sandboxes that are bound to their launcher, and leaves the
-//! others running.
+//! Guests are copies of it, so it learns nothing that one of them must not know: it is started
+//! with an empty environment and reads no request. That is done by a *maker*, a copy that waits
+//! for one request with what it can have ready by then, makes one sandbox and ends. A sandbox
+//! that is bound to whoever asked for it keeps its maker, and ends with it.
 
-use crate::{Jail, LastWords, Launched, Stage, launch};
+use crate::launch::{Launched, Spares, launch, out_of_the_way, pipe};
+use crate::line::Line;
+use crate::{Guest, Jail, LastWords, Stage, sys};
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-/// Longest description that a launcher reads.
+/// Longest description that a maker reads.
 const LONGEST: u32 = 16 << 20;
+/// Room in the command line for what guests call themselves.
+const ROOM: usize = 128;
 
 #[derive(Serialize, Deserialize)]
 enum Reply {
@@ -18,44 +29,128 @@ enum Reply {
     Failed(LastWords),
 }
 
-/// Serves requests from `stream` until it ends.
-pub fn serve(mut stream: UnixStream) -> io::Result<()> {
-    // Sandboxes that end are reaped by the kernel.
-    crate::sys::ignore_children();
-    let mut bound: Vec<Launched> = Vec::new();
-    while let Some(bytes) = receive(&mut stream)? {
-        bound.retain(|launched| !crate::launch::has_ended(&launched.pidfd));
-        let reply = match serde_json::from_slice::<Jail>(&bytes) {
-            Ok(jail) => match launch(&jail) {
-                Ok(launched) => {
-                    let pid = launched.pid;
-                    bound.extend(launched.lifeline.is_some().then_some(launched));
-                    Reply::Launched { pid }
-                }
-                Err(words) => Reply::Failed(words),
-            },
-            Err(error) => Reply::Failed(LastWords {
-                stage: Stage::Prepare,
-                object: format!("bad description: {error}"),
-                errno: 0,
-            }),
-        };
-        send(&mut stream, &serde_json::to_vec(&reply)?)?;
+/// Serves the process that started this one, on standard input, until that goes away.
+pub fn serve(guest: Guest) -> io::Result<()> {
+    let control = out_of_the_way(io::stdin().as_fd().try_clone_to_owned()?)?;
+    sys::find_command_line()?;
+    // Sandboxes outlive their makers, and come here then; the kernel reaps those that end.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    sys::reap_children_unseen(true);
+    let control = Line::from(control);
+    loop {
+        let (taken, take) = pipe()?;
+        if let sys::Cloned::Child = sys::clone(0, None)? {
+            drop(taken);
+            // A panic must not go on in a copy of the launcher.
+            let work = std::panic::AssertUnwindSafe(|| make(control, take, guest));
+            let made = std::panic::catch_unwind(work).is_ok_and(|made| made.is_ok());
+            sys::exit_now(i32::from(!made));
+        }
+        drop(take);
+        let has_taken = rustix::io::read(&taken, &mut [0u8; 1]) == Ok(1);
+        if control.has_ended() {
+            return Ok(());
+        }
+        if !has_taken {
+            // It was killed. That the next one is too must not keep a processor busy.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Waits for one request and carries it out.
+fn make(control: Line, take: OwnedFd, guest: Guest) -> io::Result<()> {
+    sys::reap_children_unseen(false);
+    let mut spares = Spares::make();
+    let Ok(Some(request)) = control.receive() else {
+        return Ok(());
+    };
+    rustix::io::write(&take, &[1])?;
+    // When no launcher is left to take it, a request must not wait in the line for ever.
+    drop((control, take));
+    let mut request = UnixStream::from(request);
+    let bytes = receive(&mut request)?;
+    let launched = match serde_json::from_slice::<Jail>(&bytes) {
+        Ok(jail) => launch(&jail, guest, &mut spares),
+        Err(error) => Err(LastWords {
+            stage: Stage::Prepare,
+            object: format!("bad description: {error}"),
+            errno: 0,
+        }),
+    };
+    drop(spares);
+    let (reply, launched) = match launched {
+        Ok(launched) => (Reply::Launched { pid: launched.pid }, Some(launched)),
+        Err(words) => (Reply::Failed(words), None),
+    };
+    send(&mut request, &serde_json::to_vec(&reply)?)?;
+    match launched {
+        Some(Launched {
+            pidfd,
+            lifeline: Some(_held),
+            ..
+        }) => until_either_ends(&request, &pidfd),
+        _ => Ok(()),
+    }
+}
+
+fn until_either_ends(request: &UnixStream, sandbox: &OwnedFd) -> io::Result<()> {
+    let mut both = [
+        PollFd::new(request, PollFlags::RDHUP),
+        PollFd::new(sandbox, PollFlags::IN),
+    ];
+    while let Err(error) = poll(&mut both, None) {
+        if error != rustix::io::Errno::INTR {
+            return Err(error.into());
+        }
     }
     Ok(())
 }
 
-/// The asking side; one request at a time.
+/// A launcher that was started, and goes when this does.
 #[derive(Debug)]
-pub struct Client {
+pub struct Launcher {
+    control: Line,
+    process: Child,
+}
+
+impl Launcher {
+    /// Starts `program`, which must call [`serve`] when its first argument is `launcher`.
+    pub fn start(program: &Path) -> io::Result<Self> {
+        let (control, theirs) = Line::pair()?;
+        let process = Command::new(program)
+            .arg0("ringfence-launcher")
+            .args(["launcher", &"-".repeat(ROOM)])
+            .env_clear()
+            // What a terminal sends is for those who use it.
+            .process_group(0)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self { control, process })
+    }
+
+    /// A line to a maker.
+    pub fn request(&self) -> io::Result<Request> {
+        let (ours, theirs) = UnixStream::pair()?;
+        self.control.send(Some(theirs.as_fd()))?;
+        Ok(Request { stream: ours })
+    }
+
+    /// Ends it, and waits for that. Sandboxes stay.
+    pub fn end(mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Asks for one sandbox. One that is bound to whoever asked for it lives as long as this.
+#[derive(Debug)]
+pub struct Request {
     stream: UnixStream,
 }
 
-impl Client {
-    pub fn new(stream: UnixStream) -> Self {
-        Self { stream }
-    }
-
+impl Request {
     /// The process id of the new sandbox's guest, or what went wrong in making it.
     pub fn launch(&mut self, jail: &Jail) -> io::Result<Result<i32, LastWords>> {
         let description = serde_json::to_vec(jail)?;
@@ -67,8 +162,7 @@ impl Client {
             }));
         }
         send(&mut self.stream, &description)?;
-        let bytes = receive(&mut self.stream)?
-            .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        let bytes = receive(&mut self.stream)?;
         Ok(match serde_json::from_slice(&bytes)? {
             Reply::Launched { pid } => Ok(pid),
             Reply::Failed(words) => Err(words),
@@ -83,17 +177,14 @@ fn send(stream: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
     stream.write_all(&frame)
 }
 
-fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
+fn receive(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut length = [0u8; 4];
-    match stream.read_exact(&mut length) {
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        other => other?,
-    }
+    stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
     if length > LONGEST {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
     let mut bytes = vec![0; length as usize];
     stream.read_exact(&mut bytes)?;
-    Ok(Some(bytes))
+    Ok(bytes)
 }

@@ -1,9 +1,10 @@
 //! The system calls that no safe wrapper has, each behind a safe function.
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 {
@@ -197,48 +198,52 @@ pub(crate) fn install_filter(program: &[libc::sock_filter]) -> io::Result<()> {
     .map(drop)
 }
 
-/// Makes `from` also known as `to`, inherited by what is executed next.
+/// Makes `from` also known as `to`.
 pub(crate) fn place(from: RawFd, to: RawFd) -> io::Result<()> {
-    if from == to {
-        // dup2 onto itself would keep close-on-exec.
-        // SAFETY: takes no pointers.
-        return check(libc::c_long::from(unsafe {
-            libc::fcntl(from, libc::F_SETFD, 0)
-        }))
-        .map(drop);
-    }
     // SAFETY: takes no pointers; the caller owns both numbers.
     check(libc::c_long::from(unsafe { libc::dup2(from, to) })).map(drop)
 }
 
-/// Closes every descriptor from `first` on when the guest is executed.
-pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
-    let flags = libc::CLOSE_RANGE_CLOEXEC;
-    // SAFETY: takes no pointers; only marks descriptors.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) }).map(drop)
+/// Closes every descriptor from `first` on. Whoever owns one of them must not use it any more.
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: takes no pointers. The caller lets go of what it owns there without dropping it.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
 }
 
-/// Executes the file behind a descriptor; returns only on failure.
-pub(crate) fn execute(file: BorrowedFd<'_>, args: &[&CStr], env: &[&CStr]) -> io::Error {
-    let pointers = |list: &[&CStr]| {
-        list.iter()
-            .map(|s| s.as_ptr())
-            .chain([std::ptr::null()])
-            .collect::<Vec<_>>()
+/// Where the words of this process's command line are, as the kernel shows them to others.
+static COMMAND_LINE: OnceLock<Range<usize>> = OnceLock::new();
+
+/// Looks up where the command line is: what later copies of this process call themselves is
+/// written there.
+pub(crate) fn find_command_line() -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The second field may hold anything, and ends with the last parenthesis.
+    let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
+    let field = |number: usize| fields.split(' ').nth(number - 2)?.parse().ok();
+    let (Some(start), Some(end)) = (field(48), field(49)) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
     };
-    let (args, env) = (pointers(args), pointers(env));
-    // SAFETY: both arrays end with a null pointer and live until the call returns.
+    let _ = COMMAND_LINE.set(start..end);
+    Ok(())
+}
+
+/// Shows other words as the command line of this process, as far as there is room. Without
+/// [`find_command_line`] nothing happens.
+pub(crate) fn rename(words: &[&str]) {
+    let Some(place) = COMMAND_LINE.get() else {
+        return;
+    };
+    let mut text: Vec<u8> = words
+        .iter()
+        .flat_map(|word| [word.as_bytes(), &[0]].concat())
+        .collect();
+    text.resize(place.len(), 0);
+    // SAFETY: the kernel has put the words of the command line there, on this thread's stack; they
+    // stay for as long as the process does, can be written to, and nothing here holds a reference
+    // to them: `std::env::args_os` gives copies.
     unsafe {
-        libc::syscall(
-            libc::SYS_execveat,
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            args.as_ptr(),
-            env.as_ptr(),
-            libc::AT_EMPTY_PATH,
-        );
+        std::ptr::copy_nonoverlapping(text.as_ptr(), place.start as *mut u8, text.len());
     }
-    io::Error::last_os_error()
 }
 
 /// Brings the loopback interface of this network namespace up.
@@ -359,8 +364,9 @@ pub(crate) fn landlock_restrict(rules: BorrowedFd<'_>) -> io::Result<()> {
         .map(drop)
 }
 
-/// Lets the kernel reap children that end.
-pub(crate) fn ignore_children() {
-    // SAFETY: SIG_IGN is a valid disposition and installs no code of ours.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+/// Lets the kernel reap children that end, or leaves them to be waited for.
+pub(crate) fn reap_children_unseen(unseen: bool) {
+    let disposition = if unseen { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: both are valid dispositions and install no code of ours.
+    unsafe { libc::signal(libc::SIGCHLD, disposition) };
 }

@@ -19,7 +19,6 @@ pub enum Stage {
     Capabilities,
     Landlock,
     Seccomp,
-    Execute,
 }
 
 impl Stage {
@@ -36,7 +35,6 @@ impl Stage {
             Self::Capabilities => "drop capabilities",
             Self::Landlock => "install landlock",
             Self::Seccomp => "install seccomp",
-            Self::Execute => "execute the guest",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::settings;
 use ringfence_core::Failure;
+use ringfence_core::backend::native::Launcher;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -22,6 +23,15 @@ pub(crate) fn guest() -> Result<PathBuf, Failure> {
             .hint("RINGFENCE_CACHE_DIR and RINGFENCE_STATE_DIR name other folders")
     })?;
     Ok(path)
+}
+
+/// A launcher, if it can be started right away; whoever needs one and got none starts it later,
+/// and says what is in the way.
+pub(crate) fn launcher() -> Option<Launcher> {
+    let path = settings::cache().join(format!("guest-{HASH}"));
+    is_ours(&path)
+        .then(|| Launcher::start(&path).ok())
+        .flatten()
 }
 
 fn is_ours(path: &Path) -> bool {

@@ -276,13 +276,13 @@ fn a_killed_run_leaves_nothing() {
     assert_eq!(guests(&sandboxes[0]), Vec::<String>::new());
 }
 
-/// The child of a run that cleans up after it: the one that is not the guest.
+/// The child of a run that cleans up after it: the one that is not the launcher.
 fn janitor(run: &std::process::Child) -> Pid {
     let id = run.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let other = children.split_whitespace().find(|pid| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        !text(&line).starts_with("ringfence-guest")
+        !text(&line).starts_with("ringfence-launcher")
     });
     Pid::from_raw(other.unwrap().parse().unwrap()).unwrap()
 }

@@ -2,7 +2,7 @@
 
 use libtest_mimic::{Arguments, Failed, Trial as Case};
 use ringfence_conformance::{BEHAVIOURS, Behaviour, Fake, Trial};
-use ringfence_core::backend::native::{Config, Launcher, Native};
+use ringfence_core::backend::native::{Config, Native};
 use ringfence_core::interpreter::Interpreter;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -62,7 +62,7 @@ fn native(behaviour: &Behaviour) -> Result<(), Failed> {
             environments: state.path().join("envs"),
             interpreter: Some(Interpreter::at(Path::new("/usr/bin/python3"))?),
         };
-        let native = Native::new(config, Launcher::start(&ringfence)?)?;
+        let native = Native::new(config)?;
         Ok(Trial {
             backend: Arc::new(native),
         })

@@ -43,7 +43,7 @@ const CHUNK: usize = 256 << 10;
 
 /// Archives that are packed or unpacked at a time. Each holds a thread for as long as its client
 /// takes.
-pub const TRANSFERS: usize = 4;
+pub(crate) const TRANSFERS: usize = 4;
 
 /// Archives that wait for their turn at a time. What their clients have sent meanwhile is held in
 /// memory.

@@ -8,7 +8,7 @@ mod probe;
 use crate::{embedded, settings};
 use clap::Args;
 use probe::Sandbox;
-use ringfence_core::backend::native::{Config, Launcher, Native};
+use ringfence_core::backend::native::{Config, Native};
 use ringfence_core::{Code, Failure, SandboxSpec};
 use serde::Serialize;
 use std::io::Write as _;
@@ -118,7 +118,7 @@ async fn examine() -> Result<Vec<Check>, Failure> {
         environments: settings::environments(),
         interpreter: interpreter.clone(),
     };
-    let native = Native::new(config, Launcher::Inline)?;
+    let native = Native::new(config)?;
     let mut checks = vec![diagnose::kernel()];
     match Sandbox::make(&native, SandboxSpec::default()).await {
         Ok(sandbox) => {

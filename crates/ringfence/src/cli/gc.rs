@@ -2,7 +2,7 @@
 
 use crate::{embedded, settings};
 use clap::Args;
-use ringfence_core::backend::native::{Config, Launcher, Native, PATIENCE};
+use ringfence_core::backend::native::{Config, Native, PATIENCE};
 use ringfence_core::{Failure, SandboxId};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -37,15 +37,12 @@ struct Removed {
 
 impl Gc {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
-        let native = Native::new(
-            Config {
-                state: settings::state(),
-                guest: embedded::guest()?,
-                environments: settings::environments(),
-                interpreter: None,
-            },
-            Launcher::Inline,
-        )?;
+        let native = Native::new(Config {
+            state: settings::state(),
+            guest: embedded::guest()?,
+            environments: settings::environments(),
+            interpreter: None,
+        })?;
         let swept = native.sweep(PATIENCE)?;
         let removed = Removed {
             sandboxes: swept.sandboxes,

@@ -8,7 +8,6 @@ mod doctor;
 mod env;
 mod gc;
 mod key;
-mod launcher;
 mod man;
 mod output;
 mod progress;
@@ -16,6 +15,7 @@ mod run;
 mod serve;
 mod terminal;
 
+use crate::embedded;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use ringfence_core::{Code, Failure};
 use serde::Serialize;
@@ -50,7 +50,6 @@ enum Verb {
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
-    Launcher(launcher::Launcher),
 }
 
 /// The whole command line, for what is made from it.
@@ -72,6 +71,11 @@ fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
 
 pub(crate) fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
+    // It starts on the other processor meanwhile.
+    let launcher = match words.get(1) {
+        Some(verb) if verb == "run" => embedded::launcher(),
+        _ => None,
+    };
     let cli = match parse(&words) {
         Ok(cli) => cli,
         Err(error) => {
@@ -84,7 +88,7 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     let done = match cli.verb {
-        Verb::Run(run) => run.main(),
+        Verb::Run(run) => run.main(launcher),
         Verb::Serve(serve) => serve.main(),
         Verb::Doctor(doctor) => doctor.main(),
         Verb::Env(env) => env.main(),
@@ -93,7 +97,6 @@ pub(crate) fn main() -> ExitCode {
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),
-        Verb::Launcher(launcher) => launcher.main(),
     };
     let code = done.unwrap_or_else(|failure| report(&failure));
     UNWRITTEN.get().map_or(code, report)

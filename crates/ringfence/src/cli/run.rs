@@ -227,9 +227,9 @@ struct Report<'a> {
 }
 
 impl Run {
-    pub(crate) fn main(self) -> Result<ExitCode, Failure> {
+    pub(crate) fn main(self, launcher: Option<Launcher>) -> Result<ExitCode, Failure> {
         let json = self.json;
-        match super::block_on(self.run()) {
+        match super::block_on(self.run(launcher)) {
             Err(failure) if json => {
                 super::say_json(&Failed { error: &failure })?;
                 Ok(ExitCode::from(failure.code.exit_status()))
@@ -238,7 +238,7 @@ impl Run {
         }
     }
 
-    async fn run(self) -> Result<ExitCode, Failure> {
+    async fn run(self, launcher: Option<Launcher>) -> Result<ExitCode, Failure> {
         if self.tty && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
             return Err(Failure::invalid(
                 "cannot use --tty: standard input and output are not a terminal",
@@ -247,18 +247,16 @@ impl Run {
         }
         let spec = self.spec()?;
         let job = self.job(&spec)?;
-        let native = Native::new(
-            Config {
-                state: settings::state(),
-                guest: embedded::guest()?,
-                environments: settings::environments(),
-                interpreter: self
-                    .needs_search()
-                    .then(|| settings::search().find())
-                    .flatten(),
-            },
-            Launcher::Inline,
-        )?;
+        let config = Config {
+            state: settings::state(),
+            guest: embedded::guest()?,
+            environments: settings::environments(),
+            interpreter: self
+                .needs_search()
+                .then(|| settings::search().find())
+                .flatten(),
+        };
+        let native = Native::with_launcher(config, launcher)?;
         let plan = resolve(spec, Lifetime::Disposable, &native.offers())?;
         // From here on a signal must not end us before the sandbox is removed.
         let mut signals = Signals::listen()?;

@@ -4,7 +4,7 @@ use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, LogLevel};
 use crate::http::{self, App, Audit, Gate, Listener, Presence, Traces, Watched};
 use crate::{embedded, settings};
 use clap::Args;
-use ringfence_core::backend::native::{self, Launcher, Native};
+use ringfence_core::backend::native::{self, Native};
 use ringfence_core::sessions::Quotas;
 use ringfence_core::{Backend, Code, Failure, Sessions};
 use std::io::{IsTerminal as _, Write as _};
@@ -49,7 +49,6 @@ impl Serve {
             tracing::warn!("{warning}");
         }
         let config = loaded.config;
-        // The launcher has one thread, and is started while we have one.
         let backend = backend(&config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -110,17 +109,12 @@ fn raise_descriptors() {
 fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     match config.backend {
         BackendChoice::Auto | BackendChoice::Native => {
-            let program =
-                std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
-            let native = Native::new(
-                native::Config {
-                    state: config.state_dir.clone(),
-                    guest: embedded::guest()?,
-                    environments: settings::environments(),
-                    interpreter: settings::search().find(),
-                },
-                Launcher::start(&program)?,
-            )?;
+            let native = Native::new(native::Config {
+                state: config.state_dir.clone(),
+                guest: embedded::guest()?,
+                environments: settings::environments(),
+                interpreter: settings::search().find(),
+            })?;
             Ok(Arc::new(native))
         }
     }

@@ -10,23 +10,24 @@ use crate::plan::{Control, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
 use async_trait::async_trait;
 use record::{Process, Record, Store};
-use ringfence_jail::{Cgroup, CgroupLimits, Hierarchy, Jail, LastWords, Owner, Stage};
+use ringfence_jail::{Cgroup, CgroupLimits, Hierarchy, Jail, LastWords, Owner, Request, Stage};
 use ringfence_proto::{Code, Failure};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use record::Leftovers;
+pub use ringfence_jail::Launcher;
 
 /// Where things of this backend are on the host.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Holds a folder per sandbox.
     pub state: PathBuf,
-    /// The static guest executable.
+    /// The static program that is launcher and guest.
     pub guest: PathBuf,
     /// Holds the packages environments.
     pub environments: PathBuf,
@@ -37,73 +38,30 @@ pub struct Config {
 /// How long a sandbox that is ended may take to be gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Who clones.
-pub enum Launcher {
-    /// This process, which has one thread.
-    Inline,
-    /// A single-threaded process that was started for it.
-    Process(Mutex<LauncherProcess>),
-}
-
-/// A launcher process; it ends when its client goes.
-pub struct LauncherProcess {
-    program: PathBuf,
-    client: Option<ringfence_jail::Client>,
-    child: std::process::Child,
-}
-
-impl Drop for LauncherProcess {
-    fn drop(&mut self) {
-        self.client = None;
-        // It ends at the end of its input; then this leaves no zombie.
-        let _ = self.child.wait();
-    }
-}
-
-impl LauncherProcess {
-    fn start(program: &Path) -> Result<Self, Failure> {
-        let what = || format!("cannot start {} as a launcher", program.display());
-        let (ours, theirs) =
-            std::os::unix::net::UnixStream::pair().map_err(|e| Failure::io(what(), &e))?;
-        let child = std::process::Command::new(program)
-            .arg("launcher")
-            .stdin(OwnedFd::from(theirs))
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .map_err(|e| Failure::io(what(), &e))?;
-        Ok(Self {
-            program: program.to_owned(),
-            client: Some(ringfence_jail::Client::new(ours)),
-            child,
-        })
-    }
-}
-
-impl Launcher {
-    /// Starts `program`, which must be the `ringfence` executable, as a launcher.
-    pub fn start(program: &Path) -> Result<Self, Failure> {
-        LauncherProcess::start(program).map(|process| Self::Process(Mutex::new(process)))
-    }
-}
-
 pub struct Native {
     config: Config,
-    launcher: Launcher,
+    /// Started when it is first needed, and again when it was killed.
+    launcher: Mutex<Option<Launcher>>,
     store: Store,
     hierarchy: OnceLock<Option<Hierarchy>>,
-    /// What must stay open as long as disposable sandboxes made here live.
-    lifelines: Mutex<BTreeMap<SandboxId, OwnedFd>>,
+    /// What disposable sandboxes made here live as long as.
+    requests: Mutex<BTreeMap<SandboxId, Request>>,
 }
 
 impl Native {
-    pub fn new(config: Config, launcher: Launcher) -> Result<Self, Failure> {
+    pub fn new(config: Config) -> Result<Self, Failure> {
+        Self::with_launcher(config, None)
+    }
+
+    /// With a launcher that was started before, so that nobody waits for its start.
+    pub fn with_launcher(config: Config, launcher: Option<Launcher>) -> Result<Self, Failure> {
         let store = Store::open(&config.state)?;
         Ok(Self {
             config,
-            launcher,
+            launcher: Mutex::new(launcher),
             store,
             hierarchy: OnceLock::new(),
-            lifelines: Mutex::new(BTreeMap::new()),
+            requests: Mutex::new(BTreeMap::new()),
         })
     }
 
@@ -200,16 +158,16 @@ impl Native {
             let size = plan.limits.workspace;
             workspace::make_image(folder, &templates, size, jail.uid, jail.gid)?;
         }
-        let pid = match self.launch(&plan.id, &jail) {
+        let pid = match self.launch(plan, &jail) {
             Err(words) if owners_unsupported(&words, &jail) => {
                 // The file system of the folder can't map owners: run as its owner instead.
                 run_as_owner(&mut jail)?;
-                self.launch(&plan.id, &jail)
+                self.launch(plan, &jail)
             }
             other => other,
         }
         .map_err(|words| {
-            // A launcher that was killed has left what it had made so far.
+            // A maker that was killed has left what it had made so far.
             let _ = self.stop(&record, PATIENCE);
             explain(&words)
         })?;
@@ -228,37 +186,38 @@ impl Native {
         Ok(record.info())
     }
 
-    fn launch(&self, id: &SandboxId, jail: &Jail) -> Result<i32, LastWords> {
-        match &self.launcher {
-            Launcher::Inline => {
-                let launched = ringfence_jail::launch(jail)?;
-                if let (Some(lifeline), Ok(mut all)) = (launched.lifeline, self.lifelines.lock()) {
-                    all.insert(id.clone(), lifeline);
-                }
-                Ok(launched.pid)
-            }
-            Launcher::Process(client) => {
-                let gone = |error: io::Error| LastWords {
-                    stage: Stage::Prepare,
-                    object: "the launcher process".to_owned(),
-                    errno: error.raw_os_error().unwrap_or(32),
-                };
-                let mut client = client
-                    .lock()
-                    .map_err(|_| gone(io::Error::other("a launch panicked")))?;
-                let launched = match &mut client.client {
-                    Some(client) => client.launch(jail),
-                    None => Err(io::ErrorKind::BrokenPipe.into()),
-                };
-                launched.unwrap_or_else(|error| {
-                    // It was killed: the next request finds a new one.
-                    if let Ok(new) = LauncherProcess::start(&client.program) {
-                        *client = new;
-                    }
-                    Err(gone(error))
-                })
-            }
+    fn launch(&self, plan: &Plan, jail: &Jail) -> Result<i32, LastWords> {
+        let gone = |error: io::Error| LastWords {
+            stage: Stage::Prepare,
+            object: "the launcher".to_owned(),
+            errno: error
+                .raw_os_error()
+                .unwrap_or(rustix::io::Errno::PIPE.raw_os_error()),
+        };
+        let mut request = self.request().map_err(gone)?;
+        // A maker that was killed is replaced by its launcher, and that by the next request.
+        let pid = request.launch(jail).map_err(gone)??;
+        if plan.lifetime == Lifetime::Disposable
+            && let Ok(mut requests) = self.requests.lock()
+        {
+            requests.insert(plan.id.clone(), request);
         }
+        Ok(pid)
+    }
+
+    /// Asks the launcher, or a new one if that is gone.
+    fn request(&self) -> io::Result<Request> {
+        let mut launcher = self.launcher.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(living) = &*launcher
+            && let Ok(request) = living.request()
+        {
+            return Ok(request);
+        }
+        if let Some(old) = launcher.take() {
+            old.end();
+        }
+        let new = Launcher::start(&self.config.guest)?;
+        launcher.insert(new).request()
     }
 
     fn jail(&self, plan: &Plan, folder: &Path) -> Result<Jail, Failure> {
@@ -276,11 +235,10 @@ impl Native {
                     .then_some((plan.limits.cpus * 1000.0) as u64),
             },
         });
-        let mut args = vec!["--id".to_owned(), plan.id.to_string()];
-        args.extend([
+        let mut args = vec![
             "--workspace".to_owned(),
             ringfence_proto::WORKSPACE.to_owned(),
-        ]);
+        ];
         args.extend([
             "--open-files".to_owned(),
             plan.limits.open_files.to_string(),
@@ -291,7 +249,7 @@ impl Native {
         ]);
         Ok(Jail {
             hostname: "sandbox".to_owned(),
-            guest: self.config.guest.clone(),
+            id: plan.id.to_string(),
             args,
             env: system::environment(plan, interpreter.as_ref()),
             socket: folder.join("guest.sock"),
@@ -342,8 +300,8 @@ impl Native {
     }
 
     fn stop(&self, record: &Record, patience: Duration) -> Result<(), Failure> {
-        if let Ok(mut lifelines) = self.lifelines.lock() {
-            lifelines.remove(&record.plan.id);
+        if let Ok(mut requests) = self.requests.lock() {
+            requests.remove(&record.plan.id);
         }
         let deadline = Instant::now() + patience;
         record.kill(patience);
@@ -360,7 +318,7 @@ impl Native {
     }
 
     /// Sees to it that a sandbox is ended and removed when the answer is dropped or this process
-    /// has ended, be it by SIGKILL; nobody has to wait for that. Only for [`Launcher::Inline`].
+    /// has ended, be it by SIGKILL; nobody has to wait for that. Only for a process with one thread.
     pub fn mind(&self, id: &SandboxId) -> Result<OwnedFd, Failure> {
         // What it can't remove is swept by the next one that looks.
         ringfence_jail::janitor(|gone| {
@@ -481,15 +439,15 @@ fn run_as_owner(jail: &mut Jail) -> Result<(), Failure> {
 }
 
 impl Native {
-    /// Runs blocking work where it may block: in place when this process must stay
-    /// single-threaded, else on a thread for such work.
+    /// Runs blocking work where it may block: in place when this process has one thread, else on
+    /// a thread for such work.
     async fn blocking<T: Send>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
-        match self.launcher {
-            Launcher::Inline => work(self),
-            Launcher::Process(_) => tokio::task::block_in_place(|| work(self)),
+        match tokio::runtime::Handle::current().runtime_flavor() {
+            tokio::runtime::RuntimeFlavor::CurrentThread => work(self),
+            _ => tokio::task::block_in_place(|| work(self)),
         }
     }
 }

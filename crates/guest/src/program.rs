@@ -1,0 +1,388 @@
+//! The program: settings from its arguments, then connections until it is told to end.
+
+use crate::files::TRANSFERS;
+use crate::spawn::{nonblocking, take_inherited};
+use crate::{Config, Guest};
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::future::pending;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+
+const USAGE: &str = "usage: ringfence-guest (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio)... \
+[--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID]";
+
+/// Descriptors that this process may have open.
+const OPEN_FILES: u64 = 8192;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    listen_fd: Option<RawFd>,
+    listen: Option<PathBuf>,
+    tcp: Option<String>,
+    stdio: bool,
+    workspace: Option<PathBuf>,
+    oom_fd: Option<RawFd>,
+    lifeline_fd: Option<RawFd>,
+    memory_limit: Option<u64>,
+    open_files: Option<u64>,
+}
+
+impl Arguments {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut parsed = Self::default();
+        while let Some(word) = words.next() {
+            if word == "--stdio" {
+                parsed.stdio = true;
+                continue;
+            }
+            let value = words.next();
+            let value = || value.clone().ok_or_else(|| format!("{word} needs a value"));
+            let number = || {
+                value()?
+                    .parse::<RawFd>()
+                    .ok()
+                    .filter(|fd| *fd > 2)
+                    .ok_or_else(|| format!("{word} needs the number of an open descriptor over 2"))
+            };
+            match word.as_str() {
+                "--listen-fd" => parsed.listen_fd = Some(number()?),
+                "--listen" => parsed.listen = Some(value()?.into()),
+                "--tcp" => parsed.tcp = Some(value()?),
+                "--workspace" => parsed.workspace = Some(value()?.into()),
+                "--oom-fd" => parsed.oom_fd = Some(number()?),
+                "--lifeline-fd" => parsed.lifeline_fd = Some(number()?),
+                // For those who look at the process from outside.
+                "--id" => drop(value()?),
+                "--open-files" => {
+                    let files = value()?
+                        .parse()
+                        .map_err(|_| format!("{word} needs a number"))?;
+                    parsed.open_files = Some(files);
+                }
+                "--memory-limit" => {
+                    let bytes = value()?
+                        .parse()
+                        .map_err(|_| format!("{word} needs a number"))?;
+                    parsed.memory_limit = Some(bytes);
+                }
+                _ => return Err(format!("no such option: {word}")),
+            }
+        }
+        let ways = [
+            parsed.listen_fd.is_some(),
+            parsed.listen.is_some(),
+            parsed.tcp.is_some(),
+            parsed.stdio,
+        ];
+        if !ways.contains(&true) {
+            return Err("nothing to listen on".to_owned());
+        }
+        Ok(parsed)
+    }
+}
+
+/// The guest with the arguments and the environment of this process.
+pub fn main() -> ExitCode {
+    let arguments = std::env::args_os().skip(1);
+    let arguments = arguments.map(|word| word.to_string_lossy().into_owned());
+    let env = std::env::vars_os();
+    let env = env.filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
+    let status = guest(arguments.collect(), env.collect());
+    ExitCode::from(u8::try_from(status).unwrap_or(1))
+}
+
+/// Is the guest until it is told to end: with these arguments, and with this environment, which
+/// everything it starts gets. Answers with its exit status.
+pub fn guest(arguments: Vec<String>, env: Vec<(String, String)>) -> i32 {
+    match run(arguments, env) {
+        Ok(()) => 0,
+        Err(message) => {
+            // Nothing to do when nobody listens.
+            let _ = rustix::io::write(
+                rustix::stdio::stderr(),
+                format!("ringfence-guest: {message}\n").as_bytes(),
+            );
+            1
+        }
+    }
+}
+
+fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
+    let arguments = Arguments::parse(words.into_iter()).map_err(|e| format!("{e}\n{USAGE}"))?;
+
+    // Code of the same user must not read this process's memory or take its descriptors.
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    // Orphans come to this process, also where it is not the init.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|e| format!("cannot become a subreaper: {e}"))?;
+
+    // Each running command takes some descriptors here.
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    let more = files.maximum.unwrap_or(OPEN_FILES).min(OPEN_FILES);
+    if files.current.is_some_and(|current| current < more) {
+        let _ = rustix::process::setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(more),
+                maximum: files.maximum,
+            },
+        );
+    }
+
+    let known = [arguments.listen_fd, arguments.oom_fd, arguments.lifeline_fd];
+    let known: BTreeSet<RawFd> = known.into_iter().flatten().collect();
+    let mut inherited = take_inherited(&known);
+    let mut take = |fd: Option<RawFd>| match fd {
+        None => Ok(None),
+        Some(fd) => match inherited.remove(&fd) {
+            Some(fd) => Ok(Some(fd)),
+            None => Err(format!("descriptor {fd} is not open")),
+        },
+    };
+    let listener = take(arguments.listen_fd)?;
+    let oom = take(arguments.oom_fd)?;
+    let lifeline = take(arguments.lifeline_fd)?;
+
+    let config = Config {
+        workspace: arguments
+            .workspace
+            .clone()
+            .unwrap_or_else(|| ringfence_proto::WORKSPACE.into()),
+        init: true,
+        oom_events: oom.map(|fd| Arc::new(File::from(fd))),
+        memory_limit: arguments.memory_limit,
+        open_files: arguments.open_files,
+        env,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // Clients can hold those of the archives for as long as they like; never the others.
+        .max_blocking_threads(4 + TRANSFERS)
+        .thread_keep_alive(Duration::from_secs(1))
+        .thread_stack_size(256 << 10)
+        .build()
+        .map_err(|e| format!("cannot start the runtime: {e}"))?;
+    runtime.block_on(serve(arguments, Guest::new(config), listener, lifeline))
+}
+
+/// Serves every way in until the lifeline ends, a signal asks for the end, or the last way in
+/// that can end has ended.
+async fn serve(
+    arguments: Arguments,
+    guest: Arc<Guest>,
+    listener: Option<OwnedFd>,
+    lifeline: Option<OwnedFd>,
+) -> Result<(), String> {
+    guest.start_reaper();
+    // A native sandbox is ended by its lifeline or by SIGKILL. There an init without a handler
+    // gets no SIGTERM of the code inside, and with one it would.
+    let mut terminate = match arguments.listen_fd {
+        Some(_) => None,
+        None => Some(
+            signal(SignalKind::terminate()).map_err(|e| format!("cannot handle SIGTERM: {e}"))?,
+        ),
+    };
+    let listening =
+        arguments.listen_fd.is_some() || arguments.listen.is_some() || arguments.tcp.is_some();
+
+    if let Some(fd) = listener {
+        let listener = std::os::unix::net::UnixListener::from(fd);
+        listener
+            .set_nonblocking(true)
+            .map_err(|e| format!("cannot use --listen-fd: {e}"))?;
+        let listener =
+            UnixListener::from_std(listener).map_err(|e| format!("cannot use --listen-fd: {e}"))?;
+        tokio::spawn(accept_unix(listener, Arc::clone(&guest)));
+    }
+    if let Some(path) = &arguments.listen {
+        // One that was left behind by a guest before.
+        if std::os::unix::net::UnixStream::connect(path).is_err() {
+            let _ = std::fs::remove_file(path);
+        }
+        let listener = UnixListener::bind(path)
+            .map_err(|e| format!("cannot listen on {}: {e}", path.display()))?;
+        tokio::spawn(accept_unix(listener, Arc::clone(&guest)));
+    }
+    if let Some(address) = &arguments.tcp {
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|e| format!("cannot listen on {address}: {e}"))?;
+        tokio::spawn(accept_tcp(listener, Arc::clone(&guest)));
+    }
+    let stdio = async {
+        if arguments.stdio {
+            serve_stdio(Arc::clone(&guest)).await;
+        }
+        if !arguments.stdio || listening {
+            pending::<()>().await;
+        }
+    };
+    let lifeline = async {
+        match lifeline {
+            Some(fd) => ended(fd).await,
+            None => pending().await,
+        }
+    };
+    let terminated = async {
+        match &mut terminate {
+            Some(terminate) => drop(terminate.recv().await),
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        () = stdio => {}
+        () = lifeline => {}
+        () = terminated => {}
+    }
+    guest.kill_everything().await;
+    Ok(())
+}
+
+async fn accept_unix(listener: UnixListener, guest: Arc<Guest>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(Arc::clone(&guest).serve(stream))),
+            // Out of descriptors or memory: others must end first.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+async fn accept_tcp(listener: TcpListener, guest: Arc<Guest>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Answers are small and wait for nothing.
+                let _ = stream.set_nodelay(true);
+                drop(tokio::spawn(Arc::clone(&guest).serve(stream)));
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+async fn serve_stdio(guest: Arc<Guest>) {
+    match Stdio::new() {
+        Ok(stdio) => guest.serve(stdio).await,
+        // Files and the like can't be waited for: threads read and write them.
+        Err(_) => {
+            guest
+                .serve(tokio::io::join(tokio::io::stdin(), tokio::io::stdout()))
+                .await
+        }
+    }
+}
+
+/// Waits for the other end of a pipe to be closed.
+async fn ended(fd: OwnedFd) {
+    let Ok(fd) = nonblocking(fd) else { return };
+    let mut buffer = [0; 64];
+    loop {
+        match fd
+            .async_io(tokio::io::Interest::READABLE, |fd| read(fd, &mut buffer))
+            .await
+        {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Standard input and output as one stream.
+struct Stdio {
+    input: AsyncFd<OwnedFd>,
+    output: AsyncFd<OwnedFd>,
+}
+
+impl Stdio {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            input: nonblocking(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?)?,
+            output: nonblocking(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?)?,
+        })
+    }
+}
+
+fn read(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(rustix::io::read(fd, buffer)?)
+}
+
+impl AsyncRead for Stdio {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.input.poll_read_ready(context))?;
+            let result = guard.try_io(|fd| read(fd.get_ref(), buffer.initialize_unfilled()));
+            if let Ok(result) = result {
+                buffer.advance(result?);
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stdio {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.output.poll_write_ready(context))?;
+            let result = guard.try_io(|fd| Ok(rustix::io::write(fd.get_ref(), bytes)?));
+            if let Ok(result) = result {
+                return Poll::Ready(result);
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+
+    fn parse(words: &[&str]) -> Result<Arguments, String> {
+        Arguments::parse(words.iter().map(|w| (*w).to_owned()))
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        let parsed = parse(&["--listen-fd", "3", "--memory-limit", "1024"]).unwrap();
+        assert_eq!(
+            (parsed.listen_fd, parsed.memory_limit),
+            (Some(3), Some(1024))
+        );
+        for bad in [
+            &[][..],
+            &["--listen-fd"],
+            &["--listen-fd", "1"],
+            &["--stdio", "--memory-limit", "x"],
+            &["--stdio", "--what"],
+        ] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}
