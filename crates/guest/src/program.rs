@@ -124,6 +124,7 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
 
     // Code of the same user must not read this process's memory or take its descriptors.
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    crate::spawn::forget_fault_handlers();
     // Orphans come to this process, also where it is not the init.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| format!("cannot become a subreaper: {e}"))?;

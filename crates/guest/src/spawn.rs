@@ -122,6 +122,16 @@ pub(crate) fn take_inherited(wanted: &BTreeSet<RawFd>) -> BTreeMap<RawFd, OwnedF
     taken
 }
 
+/// Takes back the handlers that Rust's start installs to tell of a stack overflow. An init gets no
+/// signal of the code inside unless it handles it, and these handlers, one upon the other on their
+/// small stack, were a way to end it.
+pub(crate) fn forget_fault_handlers() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the default disposition installs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// Makes a descriptor one that never blocks and can be waited for.
 pub(crate) fn nonblocking(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     let flags = rustix::fs::fcntl_getfl(&fd)?;

@@ -33,6 +33,7 @@ enum Reply {
 pub fn serve(guest: Guest) -> io::Result<()> {
     let control = out_of_the_way(io::stdin().as_fd().try_clone_to_owned()?)?;
     sys::find_command_line()?;
+    sys::find_thread_id();
     // Sandboxes outlive their makers, and come here then; the kernel reaps those that end.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     sys::reap_children_unseen(true);

@@ -35,6 +35,10 @@ pub(crate) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cl
     args.flags = flags | libc::CLONE_PIDFD as u64;
     args.pidfd = std::ptr::from_mut(&mut pidfd) as u64;
     args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(&tid) = THREAD_ID.get() {
+        args.flags |= (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;
+        args.child_tid = tid as u64;
+    }
     if let Some(cgroup) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
@@ -58,6 +62,21 @@ pub(crate) fn clone(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cl
         pid: pid as i32,
         pidfd,
     })
+}
+
+/// Where libc keeps the id of this thread. Its own fork has the kernel write the child's there, and
+/// so does [`clone`]: a guest goes on in that child and relies on it.
+static THREAD_ID: OnceLock<usize> = OnceLock::new();
+
+/// Looks up where libc keeps the id of this thread. A kernel that does not tell is no reason to
+/// fail: only what asks libc for it would notice.
+pub(crate) fn find_thread_id() {
+    let mut place = 0usize;
+    // SAFETY: the kernel stores one pointer in `place`.
+    let found = unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut place) };
+    if found == 0 && place != 0 {
+        let _ = THREAD_ID.set(place);
+    }
 }
 
 fn assert_single_threaded() -> io::Result<()> {
