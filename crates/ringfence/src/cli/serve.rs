@@ -131,11 +131,7 @@ fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     }
 }
 
-async fn serve(
-    config: Config,
-    backend: Arc<dyn Backend>,
-    until_eof: bool,
-) -> Result<(), Failure> {
+async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Result<(), Failure> {
     let gate = Gate::new(&config)?;
     let audit = Audit::open(&config.audit)?.map(Arc::new);
     let metrics = http::start_metrics()?;
