@@ -263,6 +263,6 @@ async fn the_server_image_serves_sessions() -> Outcome {
         .json()
         .await?;
     let content = &done["result_block"]["content"];
-    assert_eq!(content["stdout"], "42\n", "{done}");
+    assert_eq!(content["stdout"], "42", "{done}");
     Ok(())
 }
