@@ -114,12 +114,14 @@ fn raise_descriptors() {
 fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     match config.backend {
         BackendChoice::Auto | BackendChoice::Native => {
-            let native = Native::new(native::Config {
+            let config = native::Config {
                 state: config.state_dir.clone(),
                 guest: embedded::guest()?,
                 environments: settings::environments(),
                 interpreter: settings::search().find(),
-            })?;
+            };
+            // With the limits that this process has now.
+            let native = Native::with_launcher(config, embedded::launcher())?;
             Ok(Arc::new(native))
         }
     }
