@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-import stat
 import uuid
-from collections.abc import Awaitable, Callable
-from datetime import datetime
+from collections.abc import Awaitable
 from importlib.metadata import version
-from types import TracebackType
-from typing import Any
+from types import MappingProxyType, TracebackType
+from typing import Any, TypeVar
 
-from axio.tool import CONTEXT, Tool
+from axio.tool import Tool
 
 from ..errors import InvalidInput, RingfenceError
 from ..results import Result
@@ -24,8 +22,14 @@ try:
 except ImportError:
     _DockerError = None  # type: ignore[assignment, misc]
 
-#: Newer releases call every path `path`, show more of a file, and count bytes after a patch.
+T = TypeVar("T")
+
+#: Newer releases call every path `path`, and show more of a file.
 _NEW = tuple(int(part) for part in version("axio").split(".")[:2]) >= (0, 12)
+_MOST_CHARS = 524288
+
+#: Arguments that are paths, relative to the work folder.
+_PATHS = {"file_path", "filename", "directory", "path", "cwd"}
 
 #: Processes of one container, where the original has no limit.
 _PIDS = 1024
@@ -70,10 +74,10 @@ class DockerSandbox:
     ) -> None:
         self.url = url
         self.workdir = workdir
-        self.patched_files: set[str] = set()
         self._on = on
         self._sandbox: Sandbox | None = None
         self._container_id: str | None = None
+        self._definitions: list[dict[str, Any]] = []
         # What is kept needs a name to be found by.
         called = name or ("" if remove else f"axio-{uuid.uuid4().hex[:12]}")
         only_containers = {
@@ -131,6 +135,7 @@ class DockerSandbox:
         try:
             session = await _told(self._sandbox.info())
             self._container_id = session.id
+            self._definitions = await self._sandbox.tools.definitions(family="axio")
             if self._on == "docker":
                 self._container_id = await _engine.container(self.url, session.id)
         except BaseException:
@@ -150,7 +155,7 @@ class DockerSandbox:
     def tools(self) -> list[Tool[Any]]:
         """The six tools. Only valid inside ``async with``."""
         self._running()
-        return [Tool(name=name, handler=handler, context=self) for name, handler in _HANDLERS.items()]
+        return [_tool(definition, self) for definition in self._definitions]
 
     @property
     def container_id(self) -> str:
@@ -199,14 +204,14 @@ class DockerSandbox:
         return await _told(self._running().exec(**command))
 
 
-async def _told(work: Awaitable[Any]) -> Any:
+async def _told(work: Awaitable[T]) -> T:
     """A failure is one of the engine for whoever catches those."""
     try:
         return await work
     except RingfenceError as error:
         if _DockerError is None:
             raise
-        raise _DockerError(error.status or 500, {"message": str(error)}) from error
+        raise _DockerError(error.status or 500, str(error)) from error
 
 
 def _ulimit(value: int | tuple[int, int]) -> dict[str, int]:
@@ -219,160 +224,36 @@ def _mount(inside: str, host: str) -> dict[str, str]:
     return {"from": host, "to": target, "access": "read_only" if mode == "ro" else "read_write"}
 
 
-async def shell(command: str, timeout: float = 5, cwd: str = ".", stdin: str | None = None) -> str:
-    """Run a shell command and return its output. Use for git, build tools,
-    grep, tests, or any CLI operation. Non-zero exit codes are reported.
-    Optionally pass stdin data for commands that read from standard input.
-    Prefer short timeouts and avoid interactive commands."""
-    return await _in_folder(["sh", "-c", command], cwd, timeout, stdin)
+def _tool(definition: dict[str, Any], sandbox: DockerSandbox) -> Tool[Any]:
+    """A tool of the registry, with the names that this release of axio gives its paths."""
+    name: str = definition["name"]
+    schema = definition["inputSchema"]
+    if _NEW:
+        schema = _renamed(schema)
+        if "max_chars" in schema["properties"]:
+            schema["properties"]["max_chars"]["default"] = _MOST_CHARS
+
+    async def handler(**arguments: Any) -> str:
+        for path in _PATHS & arguments.keys():
+            arguments[path] = sandbox._path(arguments[path])
+        given = {key: value for key, value in arguments.items() if value is not None}
+        answer = await _told(sandbox._running().tools.call(name, given, family="axio"))
+        if answer.is_error:
+            raise RuntimeError(answer.text)
+        return str(answer.text)
+
+    return Tool(
+        name=name,
+        handler=handler,
+        description=definition["description"],
+        context=sandbox,
+        schema=MappingProxyType(schema),
+    )
 
 
-async def run_python(code: str, cwd: str = ".", timeout: float = 5, stdin: str | None = None) -> str:
-    """Run a Python code snippet in a fresh interpreter and return its output.
-    Use for calculations, data processing, or testing small scripts.
-    Optionally pass stdin data. Non-zero exit codes and tracebacks are
-    returned as-is."""
-    return await _in_folder(["python3", "-c", code], cwd, timeout, stdin)
+def _renamed(schema: dict[str, Any]) -> dict[str, Any]:
+    def new(name: str) -> str:
+        return "path" if name in _PATHS and name != "cwd" else name
 
-
-async def _in_folder(words: list[str], cwd: str, timeout: float, stdin: str | None) -> str:
-    sandbox: DockerSandbox = CONTEXT.get()
-    quoted = " ".join(_quote(word) for word in words)
-    return await sandbox.exec(f"cd {_quote(sandbox._path(cwd))} && {quoted}", timeout, stdin)
-
-
-def _quote(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
-
-
-async def _write(path: str, content: str, mode: int) -> str:
-    sandbox: DockerSandbox = CONTEXT.get()
-    return await sandbox.write_file(sandbox._path(path), content, mode)
-
-
-async def _read(
-    path: str,
-    max_chars: int,
-    binary_as_hex: bool,
-    start_line: int | None,
-    end_line: int | None,
-    line_numbers: bool,
-) -> str:
-    sandbox: DockerSandbox = CONTEXT.get()
-    raw = await sandbox.read_file_bytes(sandbox._path(path))
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        if binary_as_hex:
-            return "Encoded binary data HEX: " + raw[:max_chars].hex()
-        raise
-    lines = text.splitlines(keepends=True)
-    start = 0 if start_line is None else start_line - 1
-    shown = lines[start : len(lines) if end_line is None else end_line]
-    if line_numbers:
-        shown = [f"{start + 1 + number}\t{line}" for number, line in enumerate(shown)]
-    answer = "".join(shown)
-    return answer if len(answer) <= max_chars else answer[:max_chars] + "\n...[truncated]"
-
-
-#: What every `stat` knows, of everything in a folder; no name ends in a slash.
-_LIST = 'cd -- "$1" && for f in * .[!.]* ..?*; do [ -e "$f" ] || [ -L "$f" ] || continue; '
-_LIST += "stat -c '%f %s %Y %n/' -- \"$f\"; done"
-
-
-async def _list(path: str) -> str:
-    sandbox: DockerSandbox = CONTEXT.get()
-    listed = await sandbox._exec(argv=["sh", "-c", _LIST, "sh", sandbox._path(path)])
-    if not listed.ok:
-        raise FileNotFoundError(f"cannot list {path}: {reason(listed)}")
-    rows = []
-    for line in filter(None, listed.stdout.split("/\n")):
-        bits, size, changed, name = line.split(" ", 3)
-        mode = int(bits, 16)
-        folder = stat.S_ISDIR(mode)
-        shown = size if stat.S_ISREG(mode) else "0"
-        when = datetime.fromtimestamp(int(changed)).strftime("%b %d %H:%M")
-        slash = "/" if folder else ""
-        rows.append((not folder, name, f"{stat.filemode(mode)} {shown:>8} {when} {name}{slash}"))
-    return "\n".join(row for _, _, row in sorted(rows)) or "(empty directory)"
-
-
-async def _patch(path: str, from_line: int, to_line: int, content: str, mode: int) -> str:
-    sandbox: DockerSandbox = CONTEXT.get()
-    whole = sandbox._path(path)
-    lines = (await sandbox.read_file_bytes(whole)).decode().splitlines(keepends=True)
-    if not 1 <= from_line <= len(lines) + 1 or not from_line - 1 <= to_line <= len(lines):
-        raise ValueError(f"lines {from_line} to {to_line} are out of range: the file has {len(lines)}")
-    new = content.splitlines(keepends=True)
-    if new and not new[-1].endswith("\n"):
-        new[-1] += "\n"
-    lines[from_line - 1 : to_line] = new
-    text = "".join(lines)
-    await sandbox.write_file(whole, text, mode)
-    return f"{len(text.encode())} bytes written to {whole}" if _NEW else f"{len(lines)} lines written to {whole}"
-
-
-if _NEW:
-
-    async def write_file(path: str, content: str, mode: int = 0o644) -> str:
-        return await _write(path, content, mode)
-
-    async def read_file(
-        path: str,
-        max_chars: int = 524288,
-        binary_as_hex: bool = True,
-        start_line: int | None = None,
-        end_line: int | None = None,
-        line_numbers: bool = False,
-    ) -> str:
-        return await _read(path, max_chars, binary_as_hex, start_line, end_line, line_numbers)
-
-    async def list_files(path: str = ".") -> str:
-        return await _list(path)
-
-    async def patch_file(path: str, from_line: int, to_line: int, content: str, mode: int = 0o644) -> str:
-        return await _patch(path, from_line, to_line, content, mode)
-
-else:
-
-    async def write_file(file_path: str, content: str, mode: int = 0o644) -> str:
-        return await _write(file_path, content, mode)
-
-    async def read_file(
-        filename: str,
-        max_chars: int = 32768,
-        binary_as_hex: bool = True,
-        start_line: int | None = None,
-        end_line: int | None = None,
-        line_numbers: bool = False,
-    ) -> str:
-        return await _read(filename, max_chars, binary_as_hex, start_line, end_line, line_numbers)
-
-    async def list_files(directory: str = ".") -> str:
-        return await _list(directory)
-
-    async def patch_file(file_path: str, from_line: int, to_line: int, content: str, mode: int = 0o644) -> str:
-        return await _patch(file_path, from_line, to_line, content, mode)
-
-
-write_file.__doc__ = """Create or overwrite a file with the given content. Parent directories
-are created automatically. Use this for new files or full rewrites. For
-partial edits prefer patch_file instead."""
-read_file.__doc__ = """Read file contents. Returns text for text files, hex for binaries.
-Lines are 1-indexed: start_line=1 is the first line, end_line=3 includes
-line 3. Pass line_numbers=True to prefix each line with its number and a
-tab, which patch_file needs. Large files are truncated to max_chars."""
-list_files.__doc__ = """List files and directories with permissions, size, modification time
-and name. Directories come first and end with a slash."""
-patch_file.__doc__ = """Replace a range of lines in an existing file. Lines are 1-indexed, and
-from_line and to_line are both inclusive. To insert without deleting, set
-to_line = from_line - 1. Read the file with line_numbers=True first."""
-
-_HANDLERS: dict[str, Callable[..., Awaitable[str]]] = {
-    "shell": shell,
-    "write_file": write_file,
-    "read_file": read_file,
-    "list_files": list_files,
-    "run_python": run_python,
-    "patch_file": patch_file,
-}
+    properties = {new(name): about for name, about in schema["properties"].items()}
+    return {**schema, "properties": properties, "required": [new(name) for name in schema.get("required", [])]}
