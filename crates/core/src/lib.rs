@@ -5,9 +5,12 @@ pub mod blocks;
 pub mod file_id;
 pub mod guest;
 pub mod interpreter;
+pub mod languages;
+pub mod near;
 pub mod plan;
 pub mod sessions;
 pub mod size;
+pub mod snippet;
 pub mod spec;
 
 pub use backend::{Backend, Io, SandboxInfo, SandboxState};
