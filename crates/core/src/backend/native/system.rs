@@ -185,7 +185,7 @@ pub(super) fn mounts(
                 Network::None => &[],
                 Network::Host => &ETC_NETWORK,
             };
-            let usual = || ETC.iter().copied().collect();
+            let usual = || ETC.to_vec();
             let named = plan.etc.as_ref();
             let etc: Vec<&str> = named.map_or_else(usual, |n| n.iter().map(|n| &**n).collect());
             for name in etc.iter().chain(network) {
