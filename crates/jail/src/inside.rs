@@ -55,7 +55,7 @@ pub(crate) fn enter(prepared: &Prepared<'_>, maker: &Line) -> Result<(), LastWor
         maker.receive().at(Stage::Identity, "the maker")?;
         sys::set_ids(INSIDE_ID, INSIDE_ID).at(Stage::Identity, "user")?;
     }
-    let working = Path::new("/workspace");
+    let working = prepared.jail.folder.as_path();
     rustix::process::chdir(working).at(Stage::Root, working.display())?;
     drop_rights(jail)?;
     place_descriptors(prepared).at(Stage::Prepare, "descriptors")

@@ -8,12 +8,16 @@ mod doctor;
 mod env;
 mod gc;
 mod key;
+mod languages;
 mod man;
 mod output;
 mod progress;
 mod run;
 mod serve;
 mod terminal;
+mod translate;
+
+pub(crate) use languages::{Known, known as known_languages};
 
 use crate::embedded;
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -47,9 +51,11 @@ enum Verb {
     Env(env::Env),
     Config(config::Config),
     Key(key::Key),
+    Languages(languages::Languages),
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
+    Translate(translate::Translate),
 }
 
 /// The whole command line, for what is made from it.
@@ -94,9 +100,11 @@ pub(crate) fn main() -> ExitCode {
         Verb::Env(env) => env.main(),
         Verb::Config(config) => config.main(),
         Verb::Key(key) => key.main(),
+        Verb::Languages(languages) => languages.main(),
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),
+        Verb::Translate(translate) => translate.main(),
     };
     let code = done.unwrap_or_else(|failure| report(&failure));
     UNWRITTEN.get().map_or(code, report)
@@ -144,6 +152,11 @@ fn say_json(value: &impl Serialize) -> Result<(), Failure> {
         .map_err(|e| Failure::new(Code::Internal, "cannot write the result").detail(e))?;
     say(text);
     Ok(())
+}
+
+/// Our own executable, which is also what launches and what translates.
+fn this_program() -> Result<std::path::PathBuf, Failure> {
+    std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))
 }
 
 /// Runs a verb that talks to sandboxes. One thread: the one that clones must be the only one.

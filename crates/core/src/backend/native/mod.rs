@@ -237,7 +237,7 @@ impl Native {
         });
         let mut args = vec![
             "--workspace".to_owned(),
-            ringfence_proto::WORKSPACE.to_owned(),
+            plan.workspace_at.display().to_string(),
         ];
         args.extend([
             "--open-files".to_owned(),
@@ -252,6 +252,7 @@ impl Native {
             id: plan.id.to_string(),
             args,
             env: system::environment(plan, interpreter.as_ref()),
+            folder: plan.workspace_at.clone(),
             socket: folder.join("guest.sock"),
             log: (plan.lifetime == Lifetime::Kept).then(|| folder.join("guest.log")),
             uid,
