@@ -3,7 +3,6 @@
 use super::{Run, Signals, is_null};
 use crate::cli::output::{Sink, unwritten};
 use crate::cli::{say, say_json, terminal, this_program};
-use crate::{embedded, settings};
 use clap::Args;
 use futures_util::StreamExt as _;
 use ringfence_core::backend::native::Launcher;
