@@ -1,5 +1,6 @@
 //! What makes sandboxes, and nothing else.
 
+pub mod docker;
 pub mod native;
 
 use crate::plan::{Guarantees, Plan, SandboxId};

@@ -6,7 +6,7 @@ mod workspace;
 
 use crate::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
 use crate::interpreter::Interpreter;
-use crate::plan::{Control, Guarantees, Hold, Lifetime, Plan, SandboxId};
+use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
 use async_trait::async_trait;
 use record::{Process, Record, Store};
@@ -170,7 +170,11 @@ impl Native {
         );
         Guarantees {
             backend: "native".to_owned(),
-            disk_workspace: workspace::can_loop(),
+            disk_workspace: match workspace::can_loop() {
+                true => DiskWorkspace::Limited,
+                false => DiskWorkspace::No,
+            },
+            image: None,
             controls,
         }
     }
