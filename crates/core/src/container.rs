@@ -181,10 +181,7 @@ impl ContainerSpec {
             ),
             (Danger::Capabilities, self.cap_add.iter().any(beyond)),
             (Danger::SystemCalls, self.seccomp.is_some()),
-            (
-                Danger::NewPrivileges,
-                self.no_new_privileges == Some(false),
-            ),
+            (Danger::NewPrivileges, self.no_new_privileges == Some(false)),
             (Danger::Names, self.name.is_some()),
             (Danger::Volumes, !self.volumes.is_empty()),
             (Danger::Ports, !self.ports.is_empty()),
@@ -341,9 +338,7 @@ pub(crate) fn resolve(
         let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
         names
             .iter()
-            .map(|name| {
-                word(name, "a capability", good, "NET_ADMIN").map(|()| capability(name))
-            })
+            .map(|name| word(name, "a capability", good, "NET_ADMIN").map(|()| capability(name)))
             .collect()
     };
     let mut cap_drop = capabilities(&spec.cap_drop)?;
@@ -429,12 +424,7 @@ fn capability(name: &str) -> String {
     name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
 }
 
-fn word(
-    text: &str,
-    what: &str,
-    good: impl Fn(char) -> bool,
-    example: &str,
-) -> Result<(), Failure> {
+fn word(text: &str, what: &str, good: impl Fn(char) -> bool, example: &str) -> Result<(), Failure> {
     if (1..=128).contains(&text.len()) && text.chars().all(good) && !text.starts_with('-') {
         return Ok(());
     }
@@ -460,16 +450,17 @@ fn check_image(image: &str) -> Result<(), Failure> {
     if (1..=512).contains(&image.len()) && named && image.chars().all(good) {
         return Ok(());
     }
-    Err(Failure::invalid(format!("`{image}` is not the name of an image"))
-        .hint("such as python:3.13-slim or registry.example/team/image@sha256:…"))
+    Err(
+        Failure::invalid(format!("`{image}` is not the name of an image"))
+            .hint("such as python:3.13-slim or registry.example/team/image@sha256:…"),
+    )
 }
 
 fn check_address(address: &str) -> Result<(), Failure> {
     if address.parse::<IpAddr>().is_ok() {
         return Ok(());
     }
-    Err(Failure::invalid(format!("`{address}` is not an address"))
-        .hint("such as 10.0.0.1"))
+    Err(Failure::invalid(format!("`{address}` is not an address")).hint("such as 10.0.0.1"))
 }
 
 /// Where something may be mounted in a container: not on what the engine itself puts there.
@@ -524,7 +515,10 @@ mod tests {
         let tight = resolved("{}").unwrap();
         assert_eq!(tight.cap_drop, ["ALL"]);
         assert!(tight.read_only && tight.no_new_privileges);
-        assert_eq!((tight.network.as_str(), tight.image.as_str()), ("none", "python:3"));
+        assert_eq!(
+            (tight.network.as_str(), tight.image.as_str()),
+            ("none", "python:3")
+        );
         let engine = resolved(r#"{"defaults": "engine", "cap_drop": ["cap_net_raw"]}"#).unwrap();
         assert_eq!(engine.cap_drop, ["NET_RAW"]);
         assert!(!engine.read_only && engine.no_new_privileges);
@@ -539,7 +533,11 @@ mod tests {
         ] {
             let device = device(text).unwrap();
             assert_eq!(
-                (device.from.as_str(), device.to.as_str(), device.rights.as_str()),
+                (
+                    device.from.as_str(),
+                    device.to.as_str(),
+                    device.rights.as_str()
+                ),
                 (from, to, rights)
             );
         }
@@ -593,7 +591,10 @@ mod tests {
             (r#"{"seccomp": "unconfined"}"#, Danger::SystemCalls),
             (r#"{"no_new_privileges": false}"#, Danger::NewPrivileges),
             (r#"{"name": "db"}"#, Danger::Names),
-            (r#"{"volumes": [{"name": "db", "to": "/x"}]}"#, Danger::Volumes),
+            (
+                r#"{"volumes": [{"name": "db", "to": "/x"}]}"#,
+                Danger::Volumes,
+            ),
             (r#"{"ports": [{"container": 80}]}"#, Danger::Ports),
         ] {
             assert_eq!(dangers(text), [danger], "{text}");

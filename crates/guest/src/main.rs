@@ -17,7 +17,8 @@ use stdio::Stdio;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 
-const USAGE: &str = "usage: ringfence-guest (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio)... \
+const USAGE: &str =
+    "usage: ringfence-guest (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio)... \
 [--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID] \
 [--door NAME] [--end-with-stdio]
        ringfence-guest relay NAME";
@@ -133,8 +134,7 @@ fn run() -> Result<(), String> {
         let relay = door::relay(name);
         return runtime(1)?.block_on(relay).map_err(|e| e.to_string());
     }
-    let arguments =
-        Arguments::parse(words.into_iter()).map_err(|e| format!("{e}\n{USAGE}"))?;
+    let arguments = Arguments::parse(words.into_iter()).map_err(|e| format!("{e}\n{USAGE}"))?;
 
     // Orphans come to this process, also where it is not the init.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -324,7 +324,9 @@ async fn ended(fd: OwnedFd) {
     let mut buffer = [0; 64];
     loop {
         match fd
-            .async_io(tokio::io::Interest::READABLE, |fd| stdio::read(fd, &mut buffer))
+            .async_io(tokio::io::Interest::READABLE, |fd| {
+                stdio::read(fd, &mut buffer)
+            })
             .await
         {
             Ok(0) | Err(_) => return,

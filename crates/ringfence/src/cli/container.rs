@@ -27,7 +27,12 @@ enum PullWhen {
 #[command(next_help_heading = "Containers")]
 pub(super) struct ContainerArgs {
     /// What makes the sandbox
-    #[arg(long, value_name = "NAME", default_value = "auto", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
     pub(super) backend: BackendName,
 
     /// The image of the container [default: python:3.13-slim]
@@ -65,7 +70,7 @@ impl ContainerArgs {
                     .hint("docs/openapi.json lists them: ContainerSpec")
             })?,
         };
-        let mut set = |slot: &mut Option<String>, given: &Option<String>| {
+        let set = |slot: &mut Option<String>, given: &Option<String>| {
             if given.is_some() {
                 slot.clone_from(given);
             }

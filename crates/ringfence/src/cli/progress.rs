@@ -47,7 +47,9 @@ impl Progress {
             0 => self.detail(words),
             _ => {
                 let bar = done.min(all) * BAR / all;
-                let bar: String = (0..BAR).map(|at| if at < bar { '#' } else { '.' }).collect();
+                let bar: String = (0..BAR)
+                    .map(|at| if at < bar { '#' } else { '.' })
+                    .collect();
                 let (done, all) = (megabytes(done), megabytes(all));
                 self.detail(&format!("[{bar}] {done:.1} of {all:.1} MB"));
             }

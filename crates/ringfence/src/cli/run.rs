@@ -14,8 +14,7 @@ use ringfence_core::proto::{
 };
 use ringfence_core::spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};
 use ringfence_core::{
-    Backend, Code, Control, Enforced, Failure, GuestClient, Hold, Lifetime, Plan, Size,
-    resolve,
+    Backend, Code, Control, Enforced, Failure, GuestClient, Hold, Lifetime, Plan, Size, resolve,
 };
 use serde::Serialize;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -274,7 +273,7 @@ impl Run {
                 tokio::select! {
                     biased;
                     signal = signals.next() => Ok(ExitCode::from(128 + signal)),
-                    done = self.drive(&docker, &plan, job, || Ok(())) => done,
+                    done = self.drive(&*docker, &plan, job, || Ok(())) => done,
                 }
             }
         }

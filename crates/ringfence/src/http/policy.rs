@@ -15,7 +15,10 @@ pub(crate) fn apply(policy: &Policy, spec: &mut SandboxSpec) -> Answer<()> {
     for danger in spec.container.iter().flat_map(|asked| asked.dangers()) {
         let (what, leave) = leave(danger);
         let host_network = danger == Danger::HostNetwork && policy.host_network;
-        let allowed = policy.allow.iter().any(|given| [leave, Allowed::All].contains(given));
+        let allowed = policy
+            .allow
+            .iter()
+            .any(|given| [leave, Allowed::All].contains(given));
         if !allowed && !host_network {
             return Err(refused(what, "policy.allow").into());
         }

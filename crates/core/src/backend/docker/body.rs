@@ -5,8 +5,8 @@ use crate::container::{ContainerPlan, Defaults, Gpus, Protocol};
 use crate::plan::{Lifetime, Plan};
 use crate::spec::{Access, Workspace};
 use bollard::models::{
-    ContainerCreateBody, DeviceMapping, DeviceRequest, HostConfig, HostConfigLogConfig, ImageConfig,
-    Mount, MountType, MountVolumeOptions, PortBinding, ResourcesUlimits,
+    ContainerCreateBody, DeviceMapping, DeviceRequest, HostConfig, HostConfigLogConfig,
+    ImageConfig, Mount, MountType, MountVolumeOptions, PortBinding, ResourcesUlimits,
 };
 use ringfence_proto::{Code, Failure};
 use std::collections::{BTreeMap, HashMap};
@@ -175,7 +175,11 @@ fn environment(plan: &Plan, container: &ContainerPlan, image: &ImageConfig) -> V
         let home = container.workdir.display().to_string();
         env.insert("HOME", home);
         let own = image.env.as_deref().unwrap_or_default();
-        for (name, value) in [("LANG", "C.UTF-8"), ("MPLBACKEND", "Agg"), ("USER", "sandbox")] {
+        for (name, value) in [
+            ("LANG", "C.UTF-8"),
+            ("MPLBACKEND", "Agg"),
+            ("USER", "sandbox"),
+        ] {
             if !own.iter().any(|text| text.split('=').next() == Some(name)) {
                 env.insert(name, value.to_owned());
             }

@@ -48,8 +48,11 @@ pub(super) async fn credentials(
         return Ok(None);
     };
     let config: Config = serde_json::from_slice(&text).map_err(|e| {
-        Failure::invalid(format!("cannot read {}: not Docker's configuration", path.display()))
-            .detail(e)
+        Failure::invalid(format!(
+            "cannot read {}: not Docker's configuration",
+            path.display()
+        ))
+        .detail(e)
     })?;
     let registry = registry(image).to_owned();
     let helper = config.helpers.get(&registry).or(config.store.as_ref());
@@ -57,9 +60,15 @@ pub(super) async fn credentials(
         let (helper, asked) = (helper.clone(), registry.clone());
         return tokio::task::spawn_blocking(move || ask(&helper, &asked))
             .await
-            .map_err(|e| Failure::new(Code::Internal, "a credential helper broke off").detail(e))?;
+            .map_err(|e| {
+                Failure::new(Code::Internal, "a credential helper broke off").detail(e)
+            })?;
     }
-    let known = [registry.clone(), format!("https://{registry}"), format!("https://{registry}/v1/")];
+    let known = [
+        registry.clone(),
+        format!("https://{registry}"),
+        format!("https://{registry}/v1/"),
+    ];
     let auth = config
         .auths
         .iter()
@@ -95,7 +104,9 @@ fn registry(image: &str) -> &str {
 }
 
 fn decode(text: &str) -> Option<(String, String)> {
-    let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(text)
+        .ok()?;
     let text = String::from_utf8(bytes).ok()?;
     let (user, password) = text.split_once(':')?;
     // Docker pads short ones with zeros.

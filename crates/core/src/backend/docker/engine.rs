@@ -79,7 +79,9 @@ impl Endpoint {
         }
         let context = around.context.clone().or_else(|| {
             let text = std::fs::read(around.config.join("config.json")).ok()?;
-            serde_json::from_slice::<CurrentContext>(&text).ok()?.current
+            serde_json::from_slice::<CurrentContext>(&text)
+                .ok()?
+                .current
         });
         match context.filter(|name| name != "default") {
             Some(name) => Self::of_context(&around.config.join("contexts"), &name),
@@ -97,8 +99,9 @@ impl Endpoint {
                 tls,
             }),
             _ => Err(
-                Failure::invalid(format!("`{host}` is not where an engine can be reached"))
-                    .hint("unix:///path/to/docker.sock or tcp://host:port; for ssh, forward its socket"),
+                Failure::invalid(format!("`{host}` is not where an engine can be reached")).hint(
+                    "unix:///path/to/docker.sock or tcp://host:port; for ssh, forward its socket",
+                ),
             ),
         }
     }
@@ -224,11 +227,13 @@ pub(super) fn failed(what: impl fmt::Display, error: Error) -> Failure {
             };
             Failure::new(code, format!("{what}: {}", first_line(&message)))
         }
-        Error::RequestTimeoutError => {
-            Failure::new(Code::Unavailable, format!("{what}: the engine does not answer"))
+        Error::RequestTimeoutError => Failure::new(
+            Code::Unavailable,
+            format!("{what}: the engine does not answer"),
+        ),
+        error => {
+            Failure::new(Code::Unavailable, format!("{what}: the engine went away")).detail(error)
         }
-        error => Failure::new(Code::Unavailable, format!("{what}: the engine went away"))
-            .detail(error),
     }
 }
 
@@ -261,14 +266,25 @@ mod tests {
             Endpoint::find(&around).unwrap(),
             Endpoint::Unix("/var/run/docker.sock".into())
         );
-        let hash: String = Sha256::digest("far").iter().map(|b| format!("{b:02x}")).collect();
+        let hash: String = Sha256::digest("far")
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
         let meta = folder.path().join("contexts/meta").join(&hash);
-        let tls = folder.path().join("contexts/tls").join(&hash).join("docker");
+        let tls = folder
+            .path()
+            .join("contexts/tls")
+            .join(&hash)
+            .join("docker");
         std::fs::create_dir_all(&meta).unwrap();
         std::fs::create_dir_all(&tls).unwrap();
         let text = r#"{"Name":"far","Metadata":{},"Endpoints":{"docker":{"Host":"tcp://far:2376","SkipTLSVerify":false}}}"#;
         std::fs::write(meta.join("meta.json"), text).unwrap();
-        std::fs::write(folder.path().join("config.json"), r#"{"currentContext":"far"}"#).unwrap();
+        std::fs::write(
+            folder.path().join("config.json"),
+            r#"{"currentContext":"far"}"#,
+        )
+        .unwrap();
         let far = Endpoint::Tcp {
             address: "far:2376".into(),
             tls: Some(tls),
@@ -290,7 +306,11 @@ mod tests {
         assert_eq!(Endpoint::find(&around).unwrap(), near);
         for bad in ["", "near", "ssh://near", "unix://relative", "tcp://"] {
             around.host = Some(bad.into());
-            assert_eq!(Endpoint::find(&around).unwrap_err().code, Code::InvalidInput, "{bad}");
+            assert_eq!(
+                Endpoint::find(&around).unwrap_err().code,
+                Code::InvalidInput,
+                "{bad}"
+            );
         }
     }
 }

@@ -60,7 +60,9 @@ impl Docker {
                     Code::Missing,
                     format!("the engine has no image {name}, and it is not to be fetched"),
                 )
-                .hint(format!("`docker pull {name}`, or the pull policy `missing`")));
+                .hint(format!(
+                    "`docker pull {name}`, or the pull policy `missing`"
+                )));
             }
             _ => {
                 self.pull(name, container.platform.as_deref()).await?;
@@ -80,7 +82,9 @@ impl Docker {
         if !platform.starts_with(&own) {
             return Err(Failure::new(
                 Code::Unenforceable,
-                format!("image {name} is for {platform}, and the guest that goes into it for {own}"),
+                format!(
+                    "image {name} is for {platform}, and the guest that goes into it for {own}"
+                ),
             )
             .hint("name an image of this platform"));
         }
@@ -143,17 +147,31 @@ fn unfetched(name: &str, error: bollard::errors::Error, anonymous: bool) -> Fail
     let said = said.trim().to_owned();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     let what = format!("cannot fetch image {name}: {said}");
-    if has(&["no basic auth", "unauthorized", "denied", "authentication required"]) {
+    if has(&[
+        "no basic auth",
+        "unauthorized",
+        "denied",
+        "authentication required",
+    ]) {
         let hint = match anonymous {
             true => "`docker login` gives credentials for the registry",
             false => "the credentials that Docker has for the registry are not accepted",
         };
         return Failure::new(Code::Forbidden, what).hint(hint);
     }
-    if has(&["no matching manifest", "does not match the specified platform"]) {
-        return Failure::new(Code::Missing, what).hint("name a platform that the image is made for");
+    if has(&[
+        "no matching manifest",
+        "does not match the specified platform",
+    ]) {
+        return Failure::new(Code::Missing, what)
+            .hint("name a platform that the image is made for");
     }
-    if has(&["not found", "manifest unknown", "does not exist", "No such image"]) {
+    if has(&[
+        "not found",
+        "manifest unknown",
+        "does not exist",
+        "No such image",
+    ]) {
         return Failure::new(Code::NotFound, what).hint("check the name and the tag");
     }
     if has(&["invalid reference format"]) {
@@ -195,7 +213,11 @@ mod tests {
             ("localhost:5000/a/b:1", "localhost:5000/a/b", "1"),
             ("a/b@sha256:00", "a/b", "sha256:00"),
         ] {
-            assert_eq!(reference(name), (image.to_owned(), tag.to_owned()), "{name}");
+            assert_eq!(
+                reference(name),
+                (image.to_owned(), tag.to_owned()),
+                "{name}"
+            );
         }
     }
 }

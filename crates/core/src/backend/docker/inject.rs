@@ -5,11 +5,12 @@ use super::body::{guest_mount, labels};
 use super::engine::{failed, status, unless_gone};
 use super::{Docker, GUEST_NAME};
 use crate::spec::Access;
-use bytes::Bytes;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
-    CreateContainerOptions, InspectContainerOptions, RemoveContainerOptions, UploadToContainerOptions,
+    CreateContainerOptions, InspectContainerOptions, RemoveContainerOptions,
+    UploadToContainerOptions,
 };
+use bytes::Bytes;
 use ringfence_proto::{Code, Failure};
 use sha2::{Digest as _, Sha256};
 use std::time::{Duration, Instant};
@@ -117,7 +118,9 @@ impl Docker {
     /// Puts the guest into a container that is not ours.
     pub(super) async fn put_guest(&self, container: &str) -> Result<(), Failure> {
         let client = self.engine.client().await?;
-        let archive = self.cargo()?.archive(super::GUEST.trim_start_matches('/'))?;
+        let archive = self
+            .cargo()?
+            .archive(super::GUEST.trim_start_matches('/'))?;
         let options = UploadToContainerOptions {
             path: "/".to_owned(),
             ..UploadToContainerOptions::default()
@@ -128,7 +131,9 @@ impl Docker {
             .map_err(|e| {
                 let failure = failed(format!("cannot put the guest into {container}"), e);
                 match failure.message.contains("read-only") {
-                    true => failure.hint("a container whose root can be written to can be attached to"),
+                    true => {
+                        failure.hint("a container whose root can be written to can be attached to")
+                    }
                     false => failure,
                 }
             })
@@ -152,7 +157,10 @@ impl Docker {
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) => {
-                    return Err(failed(format!("cannot remove container {container}"), error));
+                    return Err(failed(
+                        format!("cannot remove container {container}"),
+                        error,
+                    ));
                 }
             }
         }

@@ -105,15 +105,15 @@ fn unknown(id: &SandboxId) -> Failure {
 }
 
 fn exists(id: &SandboxId) -> Failure {
-    Failure::new(
-        Code::AlreadyExists,
-        format!("sandbox {id} exists already"),
-    )
+    Failure::new(Code::AlreadyExists, format!("sandbox {id} exists already"))
 }
 
 fn container_of(plan: &Plan) -> Result<&ContainerPlan, Failure> {
     plan.container.as_ref().ok_or_else(|| {
-        Failure::new(Code::Internal, "a plan without a container reached an engine")
+        Failure::new(
+            Code::Internal,
+            "a plan without a container reached an engine",
+        )
     })
 }
 
@@ -248,8 +248,14 @@ impl Docker {
             .inspect_container(name, options)
             .await
             .map_err(|e| failed(what(), e))?;
-        let container = found.id.ok_or_else(|| Failure::new(Code::Internal, what()))?;
-        if !found.state.and_then(|state| state.running).unwrap_or_default() {
+        let container = found
+            .id
+            .ok_or_else(|| Failure::new(Code::Internal, what()))?;
+        if !found
+            .state
+            .and_then(|state| state.running)
+            .unwrap_or_default()
+        {
             self.run(&container).await?;
         }
         self.put_guest(&container).await?;
@@ -475,7 +481,10 @@ impl Backend for Docker {
                     Control::Landlock,
                     (Hold::None, "not used in containers".to_owned()),
                 ),
-                (Control::Network, sandbox("a network namespace without a way out")),
+                (
+                    Control::Network,
+                    sandbox("a network namespace without a way out"),
+                ),
                 (Control::Memory, sandbox("the container's cgroup")),
                 (Control::Cpus, sandbox("the container's cgroup")),
                 (Control::Pids, sandbox("the container's cgroup")),
@@ -511,9 +520,16 @@ impl Backend for Docker {
                 let container = container_of(&seen.plan)?;
                 let mut words = body::arguments(&seen.plan, container);
                 words.push("--end-with-stdio".to_owned());
-                let env = seen.plan.env.iter().map(|(n, v)| format!("{n}={v}")).collect();
+                let env = seen
+                    .plan
+                    .env
+                    .iter()
+                    .map(|(n, v)| format!("{n}={v}"))
+                    .collect();
                 let user = container.user.clone();
-                Ok(Box::new(self.exec(&seen.container, words, user, env).await?))
+                Ok(Box::new(
+                    self.exec(&seen.container, words, user, env).await?,
+                ))
             }
         }
     }

@@ -120,7 +120,11 @@ impl Store {
 
     pub(super) fn ids(&self) -> Result<Vec<SandboxId>, Failure> {
         let entries = fs::read_dir(&self.root).map_err(|e| {
-            Failure::new(Code::Internal, format!("cannot read {}", self.root.display())).detail(e)
+            Failure::new(
+                Code::Internal,
+                format!("cannot read {}", self.root.display()),
+            )
+            .detail(e)
         })?;
         Ok(entries
             .filter_map(|entry| {
