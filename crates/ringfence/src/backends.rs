@@ -6,6 +6,7 @@ use ringfence_core::backend::docker::{self, Docker, Endpoint, Listener};
 use ringfence_core::backend::native::{self, Launcher, Native};
 use ringfence_core::interpreter::Interpreter;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What a container is made from when nobody says.
 pub(crate) const IMAGE: &str = "python:3.13-slim";
@@ -30,7 +31,8 @@ pub(crate) fn docker(
     state: PathBuf,
     image: &str,
     listener: Option<Listener>,
-) -> Result<Docker, Failure> {
+    pool: usize,
+) -> Result<Arc<Docker>, Failure> {
     let around = settings::docker();
     let config = docker::Config {
         endpoint: Endpoint::find(&around)?,
@@ -39,6 +41,7 @@ pub(crate) fn docker(
         image: image.to_owned(),
         docker_config: around.config,
         listener,
+        pool,
     };
     Docker::new(config)
 }

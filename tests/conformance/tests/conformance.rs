@@ -86,9 +86,10 @@ fn docker(behaviour: &Behaviour) -> Result<(), Failed> {
             image: "ringfence-test/python".to_owned(),
             docker_config: state.path().to_owned(),
             listener: None,
+            pool: 0,
         };
         Ok(Trial {
-            backend: Arc::new(Docker::new(config)?),
+            backend: Docker::new(config)?,
         })
     })
 }

@@ -44,7 +44,7 @@ impl Gc {
         let native = backends::native(settings::state(), None, Launcher::Inline)?;
         let swept = native.sweep(PATIENCE)?;
         let docker = super::block_on(async {
-            let docker = backends::docker(settings::state(), backends::IMAGE, None)?;
+            let docker = backends::docker(settings::state(), backends::IMAGE, None, 0)?;
             // Where no engine answers there is nothing to remove.
             match docker.guarantees().await {
                 Ok(_) => docker.sweep().await,

@@ -20,6 +20,7 @@ use serde::Serialize;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -216,7 +217,7 @@ struct Job {
 /// A sandbox that was made for this run.
 enum Made {
     Native(Box<Native>, Box<Plan>),
-    Docker(Box<Docker>, Box<Plan>),
+    Docker(Arc<Docker>, Box<Plan>),
 }
 
 /// Whether it failed because this host does not let native sandboxes be made.
@@ -314,10 +315,10 @@ impl Run {
 
     async fn make_docker(&self, spec: SandboxSpec) -> Result<Made, Failure> {
         let listener = (!self.json).then(shown);
-        let docker = backends::docker(settings::state(), backends::IMAGE, listener)?;
+        let docker = backends::docker(settings::state(), backends::IMAGE, listener, 0)?;
         let plan = resolve(spec, Lifetime::Disposable, &docker.guarantees().await?)?;
         docker.create(&plan).await?;
-        Ok(Made::Docker(Box::new(docker), Box::new(plan)))
+        Ok(Made::Docker(docker, Box::new(plan)))
     }
 
     async fn run_native(

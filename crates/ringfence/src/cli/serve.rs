@@ -129,8 +129,8 @@ async fn choose(
     native: Option<Arc<dyn Backend>>,
 ) -> Result<Arc<dyn Backend>, Failure> {
     let docker = |config: &Config| -> Result<Arc<dyn Backend>, Failure> {
-        let (state, image) = (config.state_dir.clone(), &config.docker.image);
-        Ok(Arc::new(backends::docker(state, image, None)?))
+        let (state, docker) = (config.state_dir.clone(), &config.docker);
+        Ok(backends::docker(state, &docker.image, None, docker.pool as usize)?)
     };
     let Some(native) = native else {
         return docker(config);
@@ -175,6 +175,11 @@ async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure>
     }
     tokio::spawn(http::fold(metrics.clone()));
     let app = App::new(Arc::clone(&sessions), config, gate, audit, metrics);
+    if app.config.docker.pool > 0
+        && let Err(problem) = app.prepare().await
+    {
+        tracing::warn!("cannot make sessions ready: {}", problem.failure());
+    }
     let reaper = tokio::spawn(reap(app.clone()));
     let _ = writeln!(
         anstream::stderr().lock(),
@@ -188,7 +193,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure>
     if !app.config.keep && presence.is_last() {
         end_all(&sessions).await?;
     }
-    Ok(())
+    sessions.backend().close().await
 }
 
 fn on(kind: SignalKind) -> Result<Signal, Failure> {

@@ -137,6 +137,9 @@ settings! {
         /// The image of a session that names none
         image: String = crate::backends::IMAGE.to_owned(), "image" "IMAGE",
             check |name: &String| !name.is_empty() => "the name of an image";
+
+        /// Containers that are kept ready for each kind of session that is asked for
+        pool: u64 = 0, "pool" "N", within 0..=256;
     }
 
     /// What callers may ask for

@@ -70,6 +70,21 @@ pub(super) fn labels(value: &str) -> HashMap<String, String> {
     HashMap::from([(LABEL.to_owned(), value.to_owned())])
 }
 
+/// Labels of a sandbox: with them any server finds it and its guest.
+pub(super) fn sandbox_labels(plan: &Plan, secret: &str) -> Result<HashMap<String, String>, Failure> {
+    let text = serde_json::to_string(plan)
+        .map_err(|e| Failure::new(Code::Internal, "cannot label a container").detail(e))?;
+    let mut labels = labels(plan.id.as_str());
+    labels.insert(PLAN_LABEL.to_owned(), text);
+    labels.insert(SECRET_LABEL.to_owned(), secret.to_owned());
+    for (name, value) in &plan.labels {
+        if !name.starts_with("ringfence") {
+            labels.insert(name.clone(), value.clone());
+        }
+    }
+    Ok(labels)
+}
+
 /// The volume that holds the guest.
 pub(super) fn guest_mount(volume: &str, access: Access) -> Mount {
     Mount {
@@ -112,19 +127,9 @@ pub(super) fn body(
     container: &ContainerPlan,
     image: &ImageConfig,
     guest_volume: &str,
-    secret: &str,
-) -> Result<ContainerCreateBody, Failure> {
+    labels: HashMap<String, String>,
+) -> ContainerCreateBody {
     let user = user(plan, container, image);
-    let text = serde_json::to_string(plan)
-        .map_err(|e| Failure::new(Code::Internal, "cannot label a container").detail(e))?;
-    let mut labels = labels(plan.id.as_str());
-    labels.insert(PLAN_LABEL.to_owned(), text);
-    labels.insert(SECRET_LABEL.to_owned(), secret.to_owned());
-    for (name, value) in &plan.labels {
-        if !name.starts_with("ringfence") {
-            labels.insert(name.clone(), value.clone());
-        }
-    }
     let mut command = arguments(plan, container);
     command.extend(["--door".to_owned(), plan.id.to_string()]);
     if plan.lifetime == Lifetime::Disposable {
@@ -132,7 +137,7 @@ pub(super) fn body(
     }
     // An engine refuses a name of its own for one that shares another's.
     let shares_host = container.network == "host" || container.network.starts_with("container:");
-    Ok(ContainerCreateBody {
+    ContainerCreateBody {
         hostname: (!shares_host).then(|| "sandbox".to_owned()),
         user: user.clone(),
         attach_stdin: Some(true),
@@ -158,7 +163,7 @@ pub(super) fn body(
         ),
         host_config: Some(host_config(plan, container, guest_volume, user.as_deref())),
         ..ContainerCreateBody::default()
-    })
+    }
 }
 
 fn port_name(port: u16, protocol: Protocol) -> String {

@@ -10,6 +10,7 @@ mod engine;
 mod image;
 mod inject;
 mod owner;
+mod pool;
 mod record;
 mod stdio;
 mod sweep;
@@ -26,18 +27,21 @@ use crate::plan::{
 use crate::spec::{Access, Workspace};
 use async_trait::async_trait;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
-use bollard::models::{ContainerSummary, ContainerSummaryStateEnum as EngineState};
+use bollard::models::{
+    ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum as EngineState,
+};
 use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, InspectContainerOptions, ListContainersOptions,
     RemoveVolumeOptions, StartContainerOptions, StopContainerOptions,
 };
 use engine::{Engine, failed, status, unless_gone};
 use inject::{Cargo, lacks_guest};
-use record::{Borrowed, Store};
+use pool::Pool;
+use record::{Borrowed, Door, Store};
 use ringfence_proto::{Code, Failure, SECRET_LENGTH};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stdio::Stdio;
 use tokio::io::AsyncWriteExt as _;
@@ -51,6 +55,9 @@ const GUEST: &str = "/.ringfence/guest";
 pub const LABEL: &str = "ringfence";
 const PLAN_LABEL: &str = "ringfence.plan";
 const SECRET_LABEL: &str = "ringfence.secret";
+/// Which process parked a container; its value of the first label is this word.
+const MAKER_LABEL: &str = "ringfence.maker";
+const POOL: &str = "pool";
 
 /// Seconds that a guest has to end what runs when it is told to stop.
 const STOPPING: i32 = 5;
@@ -71,6 +78,8 @@ pub struct Config {
     pub docker_config: PathBuf,
     /// Hears how far images are that have to be fetched.
     pub listener: Option<Listener>,
+    /// How many containers are kept ready for each kind that is asked for.
+    pub pool: usize,
 }
 
 pub struct Docker {
@@ -80,6 +89,9 @@ pub struct Docker {
     cargo: OnceLock<Cargo>,
     /// The first connections to guests that were started here, until somebody dials.
     fresh: Mutex<HashMap<SandboxId, Stdio>>,
+    pool: Pool,
+    /// For work that goes on behind a call.
+    me: Weak<Docker>,
 }
 
 /// A sandbox's container as it was found.
@@ -94,8 +106,8 @@ struct Seen {
 /// How a guest is reached that runs already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
-    /// It is the container's first process, behind its door.
-    Door { secret: String },
+    /// It is the container's first process.
+    Door(Door),
     /// The container is not ours: each connection starts a guest, which ends with it.
     Visit,
 }
@@ -118,15 +130,17 @@ fn container_of(plan: &Plan) -> Result<&ContainerPlan, Failure> {
 }
 
 impl Docker {
-    pub fn new(config: Config) -> Result<Self, Failure> {
+    pub fn new(config: Config) -> Result<Arc<Self>, Failure> {
         let store = Store::open(&config.state)?;
-        Ok(Self {
+        Ok(Arc::new_cyclic(|me| Self {
             engine: Engine::new(config.endpoint.clone()),
             store,
             config,
             cargo: OnceLock::new(),
             fresh: Mutex::default(),
-        })
+            pool: Pool::default(),
+            me: Weak::clone(me),
+        }))
     }
 
     fn fresh(&self) -> MutexGuard<'_, HashMap<SandboxId, Stdio>> {
@@ -138,21 +152,44 @@ impl Docker {
         self.check_sources(plan)?;
         let image = self.image(container).await?;
         let image = image.config.unwrap_or_default();
-        let secret = random_hex::<{ SECRET_LENGTH / 2 }>()?;
-        let client = self.engine.client().await?;
+        let secret = secret()?;
         let guest = &self.cargo()?.volume;
-        let body = body::body(plan, container, &image, guest, &secret)?;
+        let labels = body::sandbox_labels(plan, &secret)?;
+        let body = body::body(plan, container, &image, guest, labels);
         let own_name = || format!("ringfence-{}", plan.id);
         let name = container.name.clone().unwrap_or_else(own_name);
+        match self.launch(plan, &name, body, &secret).await? {
+            Some((_, stdio)) => self.fresh().insert(plan.id.clone(), stdio),
+            None => return self.occupied(plan).await,
+        };
+        Ok(SandboxInfo {
+            plan: plan.clone(),
+            state: SandboxState::Running,
+            created: now(),
+            notes: Notes::new(),
+        })
+    }
+
+    /// Makes a container and starts it; answers with its id and its guest's standard streams, or
+    /// with none where its name is taken.
+    async fn launch(
+        &self,
+        plan: &Plan,
+        name: &str,
+        body: ContainerCreateBody,
+        secret: &str,
+    ) -> Result<Option<(String, Stdio)>, Failure> {
+        let client = self.engine.client().await?;
+        let container = container_of(plan)?;
         let mut filled = false;
         loop {
             let options = CreateContainerOptions {
-                name: Some(name.clone()),
+                name: Some(name.to_owned()),
                 platform: container.platform.clone().unwrap_or_default(),
             };
             let made = match client.create_container(Some(options), body.clone()).await {
                 Ok(made) => made.id,
-                Err(error) if status(&error) == Some(409) => return self.occupied(plan).await,
+                Err(error) if status(&error) == Some(409) => return Ok(None),
                 Err(error) => {
                     return Err(failed(format!("cannot make container {name}"), error));
                 }
@@ -162,18 +199,10 @@ impl Docker {
                     let user = body.user.as_deref();
                     self.give(&made, &container.workdir, user).await?;
                 }
-                self.start(&made, &secret).await
+                self.start(&made, secret).await
             };
             match started.await {
-                Ok(stdio) => {
-                    self.fresh().insert(plan.id.clone(), stdio);
-                    return Ok(SandboxInfo {
-                        plan: plan.clone(),
-                        state: SandboxState::Running,
-                        created: now(),
-                        notes: Notes::new(),
-                    });
-                }
+                Ok(stdio) => return Ok(Some((made, stdio))),
                 Err(failure) => {
                     self.discard(&made).await?;
                     if filled || !lacks_guest(&failure) {
@@ -185,6 +214,14 @@ impl Docker {
                 }
             }
         }
+    }
+
+    /// A new connection to a guest that runs.
+    async fn knock(&self, container: &str, door: &Door) -> Result<Box<dyn Io>, Failure> {
+        let words = vec!["relay".to_owned(), door.name.clone()];
+        let mut stdio = self.exec(container, words, None, Vec::new()).await?;
+        say(&mut stdio, &door.secret).await?;
+        Ok(Box::new(stdio))
     }
 
     /// What is to be mounted must be there; an engine that is far away says so itself.
@@ -225,8 +262,8 @@ impl Docker {
     async fn restart(&self, seen: &Seen) -> Result<SandboxInfo, Failure> {
         let id = &seen.plan.id;
         match &seen.way {
-            Way::Door { secret } => {
-                let stdio = self.start(&seen.container, secret).await?;
+            Way::Door(door) => {
+                let stdio = self.start(&seen.container, &door.secret).await?;
                 self.fresh().insert(id.clone(), stdio);
             }
             Way::Visit => self.run(&seen.container).await?,
@@ -263,6 +300,7 @@ impl Docker {
             plan: plan.clone(),
             container,
             created: now(),
+            door: None,
         };
         self.store.write_borrowed(&borrowed)?;
         Ok(SandboxInfo {
@@ -385,12 +423,16 @@ impl Docker {
             // It is being made, or removed.
             _ => return None,
         };
+        let found_id = plan.id.to_string();
         Some(Seen {
             container: found.id?,
             plan,
             state,
             created: found.created.unwrap_or_default() as f64,
-            way: Way::Door { secret },
+            way: Way::Door(Door {
+                name: found_id,
+                secret,
+            }),
         })
     }
 
@@ -420,7 +462,7 @@ impl Docker {
             plan: borrowed.plan,
             state,
             created: borrowed.created,
-            way: Way::Visit,
+            way: borrowed.door.map_or(Way::Visit, Way::Door),
         })
     }
 
@@ -432,6 +474,11 @@ impl Docker {
             created: seen.created,
         }
     }
+}
+
+/// What opens the door of one guest.
+fn secret() -> Result<String, Failure> {
+    random_hex::<{ SECRET_LENGTH / 2 }>()
 }
 
 fn now() -> f64 {
@@ -497,7 +544,10 @@ impl Backend for Docker {
     }
 
     async fn create(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
-        self.make(plan).await
+        match self.claim(plan).await? {
+            Some(claimed) => Ok(claimed),
+            None => self.make(plan).await,
+        }
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
@@ -510,12 +560,7 @@ impl Backend for Docker {
             return Err(Failure::new(Code::Unavailable, message));
         }
         match seen.way {
-            Way::Door { secret } => {
-                let words = vec!["relay".to_owned(), id.to_string()];
-                let mut stdio = self.exec(&seen.container, words, None, Vec::new()).await?;
-                say(&mut stdio, &secret).await?;
-                Ok(Box::new(stdio))
-            }
+            Way::Door(door) => self.knock(&seen.container, &door).await,
             Way::Visit => {
                 let container = container_of(&seen.plan)?;
                 let mut words = body::arguments(&seen.plan, container);
@@ -553,8 +598,11 @@ impl Backend for Docker {
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
         self.fresh().remove(id);
-        if self.store.borrowed(id).is_some() {
+        if let Some(borrowed) = self.store.borrowed(id) {
             // What was there before stays.
+            if borrowed.door.is_some() {
+                self.discard(&borrowed.container).await?;
+            }
             return self.store.remove(id);
         }
         for found in self.containers(&format!("{LABEL}={id}")).await? {
@@ -603,6 +651,14 @@ impl Backend for Docker {
 
     async fn ready(&self) -> Result<(), Failure> {
         self.list().await.map(drop)
+    }
+
+    fn prepare(&self, plan: &Plan) {
+        self.make_ready(plan);
+    }
+
+    async fn close(&self) -> Result<(), Failure> {
+        self.drain().await
     }
 
     async fn tidy(&self) -> Result<(), Failure> {

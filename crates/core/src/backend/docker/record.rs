@@ -23,6 +23,15 @@ pub(super) struct Borrowed {
     pub(super) container: String,
     /// Seconds since the epoch.
     pub(super) created: f64,
+    /// The way to its guest; absent in a container that is not ours.
+    pub(super) door: Option<Door>,
+}
+
+/// The way to a guest that runs already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Door {
+    pub(super) name: String,
+    pub(super) secret: String,
 }
 
 #[derive(Debug)]
