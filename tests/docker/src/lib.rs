@@ -89,7 +89,9 @@ pub fn label(session: &str) -> String {
 /// A name that nothing else on the engine has.
 pub fn unique(what: &str) -> String {
     let folder = tempfile::Builder::new().prefix(what).tempdir();
-    let path = folder.map(|folder| folder.path().to_owned()).unwrap_or_default();
+    let path = folder
+        .map(|folder| folder.path().to_owned())
+        .unwrap_or_default();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.to_lowercase()
 }

@@ -66,14 +66,21 @@ async fn the_next_server_finds_variables_of_one_that_was_killed() -> Outcome {
     let args = ["--backend", "docker", "--image", IMAGE, "--no-auth"];
     let mut first = Server::start_on(state.path(), &args, &[])?;
     let id = first.session().await?;
-    first.code(&id, "x = 41; open('file', 'w').write('kept')").await?;
+    first
+        .code(&id, "x = 41; open('file', 'w').write('kept')")
+        .await?;
     first.kill()?;
     let second = Server::start_on(state.path(), &args, &[])?;
-    let done = second.code(&id, "print(x + 1, open('file').read())").await?;
+    let done = second
+        .code(&id, "print(x + 1, open('file').read())")
+        .await?;
     assert_eq!(done["stdout"], "42 kept\n");
     drop(second);
     assert_eq!(docker_ok(&["ps", "-aq", "--filter", &label(&id)])?, "");
-    assert_eq!(docker_ok(&["volume", "ls", "-q", "--filter", &label(&id)])?, "");
+    assert_eq!(
+        docker_ok(&["volume", "ls", "-q", "--filter", &label(&id)])?,
+        ""
+    );
     Ok(())
 }
 
@@ -81,10 +88,17 @@ async fn the_next_server_finds_variables_of_one_that_was_killed() -> Outcome {
 async fn a_container_that_is_killed_comes_back_with_its_files() -> Outcome {
     let server = serve(&[])?;
     let id = session(&server, &json!({})).await?;
-    server.code(&id, "x = 1; open('file', 'w').write('kept')").await?;
+    server
+        .code(&id, "x = 1; open('file', 'w').write('kept')")
+        .await?;
     docker_ok(&["kill", &container(&id)?])?;
     let done = server.code(&id, "print(open('file').read()); x").await?;
-    assert!(done["stdout"].as_str().is_some_and(|text| text.contains("kept")), "{done}");
+    assert!(
+        done["stdout"]
+            .as_str()
+            .is_some_and(|text| text.contains("kept")),
+        "{done}"
+    );
     assert!(done.to_string().contains("NameError"), "{done}");
     docker_ok(&["rm", "-f", "-v", &container(&id)?])?;
     let body = json!({"tool": "code_execution", "input": {"code": "print(1)"}});
@@ -100,7 +114,9 @@ async fn a_suspended_session_keeps_its_files() -> Outcome {
     let server = serve(&[])?;
     let id = session(&server, &json!({})).await?;
     shell(&server, &id, "echo kept > file").await?;
-    let (status, answer) = server.post(&format!("/sessions/{id}/suspend"), &json!({})).await?;
+    let (status, answer) = server
+        .post(&format!("/sessions/{id}/suspend"), &json!({}))
+        .await?;
     assert_eq!(status, 204, "{answer}");
     let running = || docker_ok(&["ps", "-q", "--filter", &label(&id)]);
     assert_eq!(running()?, "");
@@ -114,13 +130,20 @@ fn an_engine_that_hangs_or_is_not_there_is_said() -> Outcome {
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("engine.sock");
     let nobody = format!("unix://{}", socket.display());
-    let done = run(folder.path(), &["-c", "1"]).env("DOCKER_HOST", &nobody).output()?;
+    let done = run(folder.path(), &["-c", "1"])
+        .env("DOCKER_HOST", &nobody)
+        .output()?;
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(69), "{said}");
-    assert!(said.contains(&nobody) && said.contains("DOCKER_HOST"), "{said}");
+    assert!(
+        said.contains(&nobody) && said.contains("DOCKER_HOST"),
+        "{said}"
+    );
     // It accepts, by the kernel's doing, and never answers.
     let _listener = UnixListener::bind(&socket)?;
-    let done = run(folder.path(), &["-c", "1"]).env("DOCKER_HOST", &nobody).output()?;
+    let done = run(folder.path(), &["-c", "1"])
+        .env("DOCKER_HOST", &nobody)
+        .output()?;
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(69), "{said}");
     assert!(said.contains("does not answer"), "{said}");
@@ -145,7 +168,9 @@ async fn a_hundred_sandboxes_that_are_made_and_killed_leave_nothing() -> Outcome
             if (round + number) % 2 == 0 {
                 docker_ok(&["kill", &container(&id)?])?;
             }
-            let (status, answer) = server.ask("DELETE", &format!("/sessions/{id}"), None).await?;
+            let (status, answer) = server
+                .ask("DELETE", &format!("/sessions/{id}"), None)
+                .await?;
             assert_eq!(status, 204, "{answer}");
             ids.push(id);
         }
@@ -154,7 +179,10 @@ async fn a_hundred_sandboxes_that_are_made_and_killed_leave_nothing() -> Outcome
     let filter = format!("label=cycle={mark}");
     assert_eq!(docker_ok(&["ps", "-aq", "--filter", &filter])?, "");
     for id in &ids {
-        assert_eq!(docker_ok(&["volume", "ls", "-q", "--filter", &label(id)])?, "");
+        assert_eq!(
+            docker_ok(&["volume", "ls", "-q", "--filter", &label(id)])?,
+            ""
+        );
     }
     let left = std::fs::read_dir(server.state.join(".docker"))?.count();
     assert_eq!(left, 0);

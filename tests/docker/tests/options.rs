@@ -30,12 +30,33 @@ async fn limits_and_places() -> Outcome {
     let inside = async |command: &str| shell(&server, &id, command).await;
     assert_eq!(inside("echo $COLOUR").await?, "blue");
     assert_eq!(inside("id -u; id -g").await?, "2000\n3000");
-    assert_eq!(inside("pwd; touch file && echo written").await?, "/work/here\nwritten");
-    assert!(inside("touch /usr/x 2>&1; true").await?.contains("Read-only"));
-    assert_eq!(inside("df -k --output=size /dev/shm | tail -1").await?.trim(), "32768");
-    assert_eq!(inside("df -k --output=size /scratch | tail -1").await?.trim(), "3072");
+    assert_eq!(
+        inside("pwd; touch file && echo written").await?,
+        "/work/here\nwritten"
+    );
+    assert!(
+        inside("touch /usr/x 2>&1; true")
+            .await?
+            .contains("Read-only")
+    );
+    assert_eq!(
+        inside("df -k --output=size /dev/shm | tail -1")
+            .await?
+            .trim(),
+        "32768"
+    );
+    assert_eq!(
+        inside("df -k --output=size /scratch | tail -1")
+            .await?
+            .trim(),
+        "3072"
+    );
     assert_eq!(inside("ulimit -Su; ulimit -Hu").await?, "50\n60");
-    assert!(inside("cat /etc/hosts").await?.contains("10.1.2.3\tdb.internal"));
+    assert!(
+        inside("cat /etc/hosts")
+            .await?
+            .contains("10.1.2.3\tdb.internal")
+    );
     assert_eq!(inspect(&id, "HostConfig.Memory")?, 200 << 20);
     assert_eq!(inspect(&id, "HostConfig.MemorySwap")?, 200 << 20);
     assert_eq!(inspect(&id, "HostConfig.NanoCpus")?, 500_000_000);
@@ -48,7 +69,11 @@ async fn limits_and_places() -> Outcome {
 /// The line of /proc/self/status with this name.
 async fn status(server: &ringfence_docker_tests::Server, id: &str, name: &str) -> Outcome<String> {
     let line = shell(server, id, &format!("grep ^{name}: /proc/self/status")).await?;
-    Ok(line.split_whitespace().nth(1).unwrap_or_default().to_owned())
+    Ok(line
+        .split_whitespace()
+        .nth(1)
+        .unwrap_or_default()
+        .to_owned())
 }
 
 #[tokio::test]
@@ -67,9 +92,15 @@ async fn rights_are_none_unless_given() -> Outcome {
     let engine = json!({"defaults": "engine", "cap_drop": ["CHOWN"]});
     let engine = session(&server, &engine).await?;
     // Docker's own fourteen, but for the one.
-    assert_eq!(status(&server, &engine, "CapEff").await?, "00000000a80425fa");
+    assert_eq!(
+        status(&server, &engine, "CapEff").await?,
+        "00000000a80425fa"
+    );
     assert_eq!(status(&server, &engine, "NoNewPrivs").await?, "1");
-    assert_eq!(shell(&server, &engine, "id -u; touch /usr/x && echo written").await?, "0\nwritten");
+    assert_eq!(
+        shell(&server, &engine, "id -u; touch /usr/x && echo written").await?,
+        "0\nwritten"
+    );
     let all = session(&server, &json!({"privileged": true, "user": "root"})).await?;
     let whole = u64::from_str_radix(&status(&server, &all, "CapEff").await?, 16)?;
     assert!(whole > 0xff_ffff_ffff >> 3, "{whole:x}");
@@ -104,7 +135,9 @@ async fn networks_and_ports() -> Outcome {
     let seen = shell(&server, &host, "readlink /proc/self/ns/net").await?;
     assert_eq!(seen, own.display().to_string());
     for session in [&named, &host] {
-        server.ask("DELETE", &format!("/sessions/{session}"), None).await?;
+        server
+            .ask("DELETE", &format!("/sessions/{session}"), None)
+            .await?;
     }
     Ok(())
 }
@@ -124,13 +157,24 @@ async fn volumes_stay_or_go_as_asked() -> Outcome {
     });
     let first = session_of(&server, &spec).await?;
     shell(&server, &first, "echo kept > /data/file").await?;
-    assert_eq!(shell(&server, &first, "cat /given/given").await?, "from the host");
-    assert!(shell(&server, &first, "touch /given/x 2>&1; true").await?.contains("Read-only"));
-    server.ask("DELETE", &format!("/sessions/{first}"), None).await?;
+    assert_eq!(
+        shell(&server, &first, "cat /given/given").await?,
+        "from the host"
+    );
+    assert!(
+        shell(&server, &first, "touch /given/x 2>&1; true")
+            .await?
+            .contains("Read-only")
+    );
+    server
+        .ask("DELETE", &format!("/sessions/{first}"), None)
+        .await?;
     let options = json!({"volumes": volumes, "remove_volumes": true, "user": "root"});
     let second = session(&server, &options).await?;
     assert_eq!(shell(&server, &second, "cat /data/file").await?, "kept");
-    server.ask("DELETE", &format!("/sessions/{second}"), None).await?;
+    server
+        .ask("DELETE", &format!("/sessions/{second}"), None)
+        .await?;
     let left = docker_ok(&["volume", "ls", "-q", "--filter", &format!("name={name}")])?;
     assert_eq!(left, "");
     Ok(())
@@ -141,7 +185,10 @@ async fn devices_and_runtimes() -> Outcome {
     let server = serve(&["--allow", "devices"])?;
     let devices = json!({"devices": ["/dev/zero:/dev/nought:r"], "user": "root"});
     let id = session(&server, &devices).await?;
-    assert_eq!(shell(&server, &id, "head -c 3 /dev/nought | wc -c").await?, "3");
+    assert_eq!(
+        shell(&server, &id, "head -c 3 /dev/nought | wc -c").await?,
+        "3"
+    );
     let granted = inspect(&id, "HostConfig.Devices")?;
     assert_eq!(granted[0]["CgroupPermissions"], "r");
     // gVisor has a kernel of its own.
@@ -160,20 +207,31 @@ async fn any_image_and_any_user() -> Outcome {
     let own = session(&server, &json!({"image": "ringfence-test/user"})).await?;
     let uid = docker_ok(&["run", "--rm", "ringfence-test/user", "id", "-u"])?;
     assert_ne!(uid, "0");
-    assert_eq!(shell(&server, &own, "id -u; touch x && echo written").await?, format!("{uid}\nwritten"));
+    assert_eq!(
+        shell(&server, &own, "id -u; touch x && echo written").await?,
+        format!("{uid}\nwritten")
+    );
     let small = session(&server, &json!({"image": "ringfence-test/busybox"})).await?;
     let file = format!("/sessions/{small}/files/content?path=hello.txt");
     let url = format!("{}{file}", server.url);
     let put = server.http.put(&url).body("from outside").send().await?;
     assert!(put.status().is_success(), "{}", put.status());
     let body = json!({"command": ["cat", "hello.txt"]});
-    let (status, answer) = server.post(&format!("/sessions/{small}/jobs"), &body).await?;
+    let (status, answer) = server
+        .post(&format!("/sessions/{small}/jobs"), &body)
+        .await?;
     assert!(status < 300, "{status} {answer}");
     let empty = session(&server, &json!({"image": "ringfence-test/scratch"})).await?;
-    let url = format!("{}/sessions/{empty}/files/content?path=hello.txt", server.url);
+    let url = format!(
+        "{}/sessions/{empty}/files/content?path=hello.txt",
+        server.url
+    );
     let put = server.http.put(&url).body("into nothing").send().await?;
     assert!(put.status().is_success(), "{}", put.status());
-    assert_eq!(server.http.get(&url).send().await?.text().await?, "into nothing");
+    assert_eq!(
+        server.http.get(&url).send().await?.text().await?,
+        "into nothing"
+    );
     Ok(())
 }
 
@@ -192,7 +250,10 @@ async fn what_is_wrong_is_said() -> Outcome {
     assert_eq!(status, 424, "{body}");
     assert!(body.to_string().contains("linux/amd64"), "{body}");
     let (status, body) = answer(json!({"runtime": "no-such-runtime"})).await?;
-    assert!(status >= 400 && body.to_string().contains("no-such-runtime"), "{status} {body}");
+    assert!(
+        status >= 400 && body.to_string().contains("no-such-runtime"),
+        "{status} {body}"
+    );
     Ok(())
 }
 
@@ -237,13 +298,20 @@ async fn a_container_that_is_there_is_attached_to_and_stays() -> Outcome {
     assert_eq!(shell(&server, &id, "cat mark; touch left").await?, "mine");
     server.code(&id, "x = 41").await?;
     assert_eq!(server.code(&id, "print(x + 1)").await?["stdout"], "42\n");
-    server.ask("DELETE", &format!("/sessions/{id}"), None).await?;
+    server
+        .ask("DELETE", &format!("/sessions/{id}"), None)
+        .await?;
     // Stopped, it is started again.
     docker_ok(&["stop", "-t", "0", &name])?;
     let id = session(&server, &attached).await?;
     assert_eq!(shell(&server, &id, "ls left").await?, "left");
-    server.ask("DELETE", &format!("/sessions/{id}"), None).await?;
-    assert_eq!(docker_ok(&["inspect", "--format", "{{.State.Running}}", &name])?, "true");
+    server
+        .ask("DELETE", &format!("/sessions/{id}"), None)
+        .await?;
+    assert_eq!(
+        docker_ok(&["inspect", "--format", "{{.State.Running}}", &name])?,
+        "true"
+    );
     Ok(())
 }
 
@@ -255,12 +323,16 @@ async fn a_name_of_ones_own_goes_unless_it_is_kept() -> Outcome {
     let there = || docker_ok(&["ps", "-aq", "--filter", &format!("name=^/{name}$")]);
     let id = session(&server, &json!({"name": name})).await?;
     assert_ne!(there()?, "");
-    server.ask("DELETE", &format!("/sessions/{id}"), None).await?;
+    server
+        .ask("DELETE", &format!("/sessions/{id}"), None)
+        .await?;
     assert_eq!(there()?, "");
     let kept = json!({"name": name, "keep": true, "read_only": false});
     let id = session(&server, &kept).await?;
     shell(&server, &id, "echo kept > file").await?;
-    server.ask("DELETE", &format!("/sessions/{id}"), None).await?;
+    server
+        .ask("DELETE", &format!("/sessions/{id}"), None)
+        .await?;
     assert_ne!(there()?, "");
     let (_, all) = server.get("/sessions").await?;
     assert_eq!(all["sessions"], json!([]));

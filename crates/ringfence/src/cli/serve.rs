@@ -38,6 +38,11 @@ file, and `ringfence config show` says where each value comes from.";
 pub(crate) struct Serve {
     #[command(flatten)]
     config: ConfigArgs,
+
+    /// Stops when standard input ends, as if told to: for a program that starts a server of its
+    /// own, which then can't outlive it
+    #[arg(long)]
+    until_eof: bool,
 }
 
 impl Serve {
@@ -61,7 +66,7 @@ impl Serve {
             .map_err(|e| Failure::io("cannot start", &e))?;
         let served = runtime.block_on(async {
             let backend = choose(&mut config, native).await?;
-            serve(config, backend).await
+            serve(config, backend, self.until_eof).await
         });
         if let Some(traces) = traces {
             traces.end();
@@ -130,7 +135,12 @@ async fn choose(
 ) -> Result<Arc<dyn Backend>, Failure> {
     let docker = |config: &Config| -> Result<Arc<dyn Backend>, Failure> {
         let (state, docker) = (config.state_dir.clone(), &config.docker);
-        Ok(backends::docker(state, &docker.image, None, docker.pool as usize)?)
+        Ok(backends::docker(
+            state,
+            &docker.image,
+            None,
+            docker.pool as usize,
+        )?)
     };
     let Some(native) = native else {
         return docker(config);
@@ -156,7 +166,7 @@ async fn try_out(backend: &dyn Backend) -> Result<(), Failure> {
     backend.destroy(&plan.id).await
 }
 
-async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure> {
+async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Result<(), Failure> {
     let gate = Gate::new(&config)?;
     let audit = Audit::open(&config.audit)?.map(Arc::new);
     let metrics = http::start_metrics()?;
@@ -187,7 +197,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure>
         listener.address(),
         sessions.count()
     );
-    let stop = stop_signal()?;
+    let stop = stop_signal(until_eof)?;
     http::serve(&app, listener, http::router(app.clone()), stop).await;
     reaper.abort();
     if !app.config.keep && presence.is_last() {
@@ -208,16 +218,22 @@ async fn reopen(audit: Arc<Audit>, mut hangup: Signal) {
     }
 }
 
-fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
+fn stop_signal(until_eof: bool) -> Result<impl Future<Output = ()>, Failure> {
     let mut interrupt = on(SignalKind::interrupt())?;
     let mut terminate = on(SignalKind::terminate())?;
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            () = end_of_input(), if until_eof => {}
         }
         tracing::info!("stopping: requests that run come to their end first");
     })
+}
+
+/// What is said before the end, and how it ends, does not matter.
+async fn end_of_input() {
+    let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }
 
 async fn reap(app: App) {

@@ -63,13 +63,14 @@ const TAGS: [(&str, &str); 7] = [
     ),
     (
         "tools",
-        "Functions of the caller's own that code in a session can call.",
+        "Tools for models, in families; and functions of the caller's own that code in a session can \
+         call.",
     ),
     ("server", "Health, metrics and this description."),
 ];
 
 /// Parts of paths, which are the same everywhere.
-const PARTS: [(&str, &str, Option<&str>); 4] = [
+const PARTS: [(&str, &str, Option<&str>); 5] = [
     (
         "session",
         "The session's id, or `key:NAME` for the caller's own session with that key.",
@@ -78,6 +79,7 @@ const PARTS: [(&str, &str, Option<&str>); 4] = [
     ("job", "The job's id.", Some(NAME)),
     ("kernel", "The kernel's name.", Some(NAME)),
     ("file_id", "An id from the result of a call.", None),
+    ("tool", "The tool's name.", Some(NAME)),
 ];
 const NAME: &str = "^[A-Za-z0-9_-]{1,64}$";
 

@@ -71,7 +71,10 @@ pub(super) fn labels(value: &str) -> HashMap<String, String> {
 }
 
 /// Labels of a sandbox: with them any server finds it and its guest.
-pub(super) fn sandbox_labels(plan: &Plan, secret: &str) -> Result<HashMap<String, String>, Failure> {
+pub(super) fn sandbox_labels(
+    plan: &Plan,
+    secret: &str,
+) -> Result<HashMap<String, String>, Failure> {
     let text = serde_json::to_string(plan)
         .map_err(|e| Failure::new(Code::Internal, "cannot label a container").detail(e))?;
     let mut labels = labels(plan.id.as_str());

@@ -54,7 +54,10 @@ impl Pool {
 /// What a plan has in common with others that one container would do for.
 fn shape(plan: &Plan) -> Option<String> {
     let container = plan.container.as_ref()?;
-    let own = plan.labels.keys().any(|name| !name.starts_with("ringfence"));
+    let own = plan
+        .labels
+        .keys()
+        .any(|name| !name.starts_with("ringfence"));
     let shared = container.name.is_none()
         && container.ports.is_empty()
         && container.volumes.is_empty()

@@ -34,7 +34,10 @@ impl Docker {
         let mut swept = Swept::default();
         let mut there = BTreeSet::new();
         let ids = self.store.ids()?;
-        let borrowed: Vec<_> = ids.iter().filter_map(|id| self.store.borrowed(id)).collect();
+        let borrowed: Vec<_> = ids
+            .iter()
+            .filter_map(|id| self.store.borrowed(id))
+            .collect();
         for found in self.containers(LABEL).await? {
             let (Some(id), Some(labels)) = (found.id, found.labels) else {
                 continue;
