@@ -6,6 +6,7 @@
 mod activity;
 mod certificates;
 mod checks;
+mod door;
 mod exec;
 mod files;
 mod http;
@@ -17,6 +18,7 @@ mod program;
 mod repl;
 mod server;
 mod spawn;
+mod stdio;
 mod tools;
 mod tree;
 

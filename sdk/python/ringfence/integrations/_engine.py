@@ -21,7 +21,7 @@ async def ping(url: str) -> None:
 
 async def container(url: str, session: str) -> str:
     """The id of a session's container."""
-    filters = json.dumps({"label": [f"ringfence={session}"]})
+    filters = json.dumps({"label": [f"ringfence={session.replace('_', '-')}"]})
     found = json.loads(await _ask(url, "/containers/json", all=1, filters=filters))
     return str(found[0]["Id"]) if found else session
 

@@ -87,7 +87,10 @@ impl Run {
         self.language.jobs.is_some() || self.language.cases.is_some()
     }
 
-    pub(super) async fn run_language(&self, launcher: Option<Launcher>) -> Result<ExitCode, Failure> {
+    pub(super) async fn run_language(
+        &self,
+        launcher: Option<Launcher>,
+    ) -> Result<ExitCode, Failure> {
         if self.dashed {
             return Err(Failure::invalid("a language runs code, not a command")
                 .hint("give a FILE or -c CODE, without `--`"));
