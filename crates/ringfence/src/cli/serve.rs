@@ -112,7 +112,8 @@ fn raise_descriptors() {
     }
 }
 
-fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
+/// To be called while there is one thread.
+pub(crate) fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     match config.backend {
         BackendChoice::Auto | BackendChoice::Native => {
             let program =
@@ -166,7 +167,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     Ok(())
 }
 
-fn on(kind: SignalKind) -> Result<Signal, Failure> {
+pub(super) fn on(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|e| Failure::io("cannot listen for signals", &e))
 }
 
