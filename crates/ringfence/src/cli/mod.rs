@@ -8,6 +8,7 @@ mod doctor;
 mod env;
 mod gc;
 mod key;
+mod languages;
 mod launcher;
 mod man;
 mod mcp;
@@ -18,8 +19,10 @@ mod serve;
 mod session;
 mod terminal;
 mod tools;
+mod translate;
 
-pub(crate) use serve::backend as serve_backend;
+pub(crate) use languages::{Known, known as known_languages};
+pub(crate) use serve::{backend as serve_backend, runner as serve_runner};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use ringfence_core::{Code, Failure};
@@ -64,10 +67,12 @@ enum Verb {
     Key(key::Key),
     Mcp(mcp::Mcp),
     Tools(tools::Tools),
+    Languages(languages::Languages),
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
     Launcher(launcher::Launcher),
+    Translate(translate::Translate),
 }
 
 /// The whole command line, for what is made from it.
@@ -116,10 +121,12 @@ pub(crate) fn main() -> ExitCode {
         Verb::Key(key) => key.main(),
         Verb::Mcp(mcp) => mcp.main(),
         Verb::Tools(tools) => tools.main(),
+        Verb::Languages(languages) => languages.main(),
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),
         Verb::Launcher(launcher) => launcher.main(),
+        Verb::Translate(translate) => translate.main(),
     };
     let code = done.unwrap_or_else(|failure| report(&failure));
     UNWRITTEN.get().map_or(code, report)
@@ -167,6 +174,11 @@ fn say_json(value: &impl Serialize) -> Result<(), Failure> {
         .map_err(|e| Failure::new(Code::Internal, "cannot write the result").detail(e))?;
     say(text);
     Ok(())
+}
+
+/// Our own executable, which is also what launches and what translates.
+fn this_program() -> Result<std::path::PathBuf, Failure> {
+    std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))
 }
 
 /// Runs a verb that talks to sandboxes. One thread: the one that clones must be the only one.

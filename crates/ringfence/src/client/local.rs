@@ -44,8 +44,10 @@ impl Local {
         };
         let sessions = Sessions::new(self.backend, quotas);
         sessions.reap().await?;
+        let runner = crate::cli::serve_runner(&self.config, &sessions)?;
         let metrics = http::start_metrics()?;
-        Ok(App::new(sessions, self.config, gate, None, metrics))
+        let app = App::new(sessions, runner, self.config, gate, None, metrics);
+        Ok(app)
     }
 
     pub(super) async fn start(self) -> Result<Router, Failure> {

@@ -135,10 +135,7 @@ async fn upload(client: &Client, from: &Path, session: &str, to: &str) -> Result
     let path = format!("{session}/tar?path={}", client::segment(&folder));
     let kind = [(header::CONTENT_TYPE, "application/x-tar")];
     client.send(Method::PUT, &path, &kind, stream).await?;
-    counted
-        .recv()
-        .unwrap_or_else(|_| Ok(0))
-        .map_err(|e| failed(&e))
+    counted.recv().unwrap_or(Ok(0)).map_err(|e| failed(&e))
 }
 
 /// The bytes of a file, or of all files below a folder; those that can't be read count nothing.

@@ -76,7 +76,7 @@ impl Exec {
             ),
             ("cwd", self.cwd.as_ref().map(|folder| json!(folder))),
             ("stdin", reads.then(|| json!({"stream": true}))),
-            ("detach", self.detach.then(|| json!(true))),
+            ("detach", self.detach.then_some(json!(true))),
         ];
         for (name, value) in options {
             if let Some(value) = value {
