@@ -76,7 +76,9 @@ fn many_files_run_on_many_cases() -> Outcome {
     write("cases/one.out", "2\n")?;
     write("cases/nil.in", "0")?;
     write("cases/nil.out", "0\n")?;
-    let args = ["run", "--jobs", "2", "--cases", "cases", "good.py", "bad.rb"];
+    let args = [
+        "run", "--jobs", "2", "--cases", "cases", "good.py", "bad.rb",
+    ];
     let (stdout, stderr, status) = printed(&run(folder.path(), &args, "")?);
     assert_eq!(status, Some(1), "{stderr}");
     let mut verdicts: Vec<(&str, &str, &str)> = stdout
