@@ -14,7 +14,7 @@ pub(crate) const PYTHON: &str = "/usr/bin/python3";
 
 /// A server of its own, ended with all of its sessions.
 pub(crate) struct Server {
-    child: Child,
+    pub(crate) child: Child,
     address: String,
 }
 
@@ -47,10 +47,6 @@ impl Server {
             }
         });
         Ok(Self { child, address })
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
     }
 }
 

@@ -194,7 +194,7 @@ fn hold(server: &Server, sessions: usize, code: &str) -> Result<()> {
 
 /// Private memory of the server's own process, in KiB.
 fn memory(server: &Server) -> Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", server.pid()))?;
+    let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", server.child.id()))?;
     Ok(text
         .lines()
         .filter(|line| line.starts_with("Private_"))

@@ -62,7 +62,11 @@ fn snippet(client: &mut Client, body: &Value) -> Result<()> {
     }
 }
 
-fn over_http(server: &Server, language: &str, code: &str) -> Result<impl FnMut() -> Result<()>> {
+fn over_http(
+    server: &Server,
+    language: &str,
+    code: &str,
+) -> Result<impl FnMut() -> Result<()> + use<>> {
     let mut client = Client::new(server)?;
     let body = json!({"language": language, "code": code});
     Ok(move || snippet(&mut client, &body))
