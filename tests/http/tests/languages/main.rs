@@ -1,6 +1,7 @@
 //! Every language, by one list: hello, input, exit code, an error with its line, time, memory,
 //! network and writing, on every engine.
 
+mod cli;
 mod programs;
 
 use programs::{ALL, Programs};
@@ -23,7 +24,10 @@ async fn passes(server: &Server, programs: &Programs) -> Outcome {
     let name = programs.language;
     let hello = run(server, json!({"code": programs.hello}), name).await?;
     assert_eq!(hello["stdout"], "hello\n", "{name}: {hello}");
-    assert_eq!((&hello["ok"], &hello["exit_code"]), (&json!(true), &json!(0)));
+    assert_eq!(
+        (&hello["ok"], &hello["exit_code"]),
+        (&json!(true), &json!(0))
+    );
     assert_eq!(hello["language"], name);
     let text = hello["text"].as_str().ok_or("no text")?;
     assert!(text.starts_with("exit_code: 0\nstdout:\nhello\n"), "{text}");
@@ -64,7 +68,10 @@ async fn passes(server: &Server, programs: &Programs) -> Outcome {
 
     // The last one is the control: what is tried works where writing is allowed.
     let write = run(server, json!({"code": programs.write}), name).await?;
-    assert_eq!(write["stdout"], "denied\ndenied\nwrote\n", "{name}: {write}");
+    assert_eq!(
+        write["stdout"], "denied\ndenied\nwrote\n",
+        "{name}: {write}"
+    );
     Ok(())
 }
 
