@@ -4,11 +4,12 @@
 use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
-    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, Listen, LogFormat, LogLevel,
-    WorkspaceChoice,
+    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, LanguageImage, Listen, LogFormat,
+    LogLevel, WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -132,6 +133,12 @@ settings! {
         workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
     }
 
+    /// Snippets in many languages
+    languages: Languages {
+        /// Images in place of the usual ones, on an engine that has images: LANGUAGE=IMAGE
+        images: Vec<LanguageImage> = Vec::new(), "language-image" "LANGUAGE=IMAGE";
+    }
+
     /// What callers may ask for
     policy: Policy {
         /// Host folders that callers may mount, with what is below: PATH[:ro|:rw]
@@ -251,5 +258,13 @@ impl BackendChoice {
         match self {
             Self::Auto | Self::Native => "native",
         }
+    }
+}
+
+impl Languages {
+    /// By language; the last one that is named counts.
+    pub(crate) fn images(&self) -> BTreeMap<String, String> {
+        let one = |set: &LanguageImage| (set.language.to_owned(), set.image.clone());
+        self.images.iter().map(one).collect()
     }
 }
