@@ -9,7 +9,6 @@ use ringfence_core::sessions::Quotas;
 use ringfence_core::snippet::{Runner, Terms};
 use ringfence_core::spec::SandboxSpec;
 use ringfence_core::{Backend, Code, Failure, Lifetime, Sessions, resolve};
-use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -214,7 +213,7 @@ fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
     let terms = Terms {
         program: super::this_program()?,
         backend: config.backend.name().to_owned(),
-        images: BTreeMap::new(),
+        images: config.languages.images(),
         limits: config.limits.of_sandboxes(),
         output: config.limits.output.0,
         cpu_seconds: Some(config.limits.cpu_seconds),
