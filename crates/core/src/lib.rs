@@ -8,6 +8,7 @@ pub mod interpreter;
 pub mod plan;
 pub mod sessions;
 pub mod size;
+pub mod skills;
 pub mod spec;
 
 pub use backend::{Backend, Io, SandboxInfo, SandboxState};

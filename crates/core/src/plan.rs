@@ -185,6 +185,9 @@ pub struct Plan {
     pub python: Option<PathBuf>,
     pub environment: Option<String>,
     pub workspace: Workspace,
+    /// Where the workspace is inside.
+    #[serde(default = "usual_workdir")]
+    pub workdir: PathBuf,
     pub mounts: Vec<MountSpec>,
     pub env: BTreeMap<String, String>,
     pub network: Network,
@@ -194,6 +197,10 @@ pub struct Plan {
 }
 
 const MOST_MOUNTS: usize = 64;
+
+fn usual_workdir() -> PathBuf {
+    ringfence_proto::WORKSPACE.into()
+}
 
 /// Turns what was asked into what will be done, against what the backend can enforce.
 pub fn resolve(
@@ -217,6 +224,17 @@ pub fn resolve_with(
     }
     for mount in &spec.mounts {
         check_mount(mount)?;
+    }
+    let workdir = spec.workdir.unwrap_or_else(usual_workdir);
+    absolute(&workdir, "the work folder")?;
+    check_target(&workdir)?;
+    if workdir
+        .to_string_lossy()
+        .contains(|c: char| c == ':' || c.is_control())
+    {
+        return Err(Failure::invalid(
+            "the work folder's name must not have colons or control characters",
+        ));
     }
     check_env(&spec.env)?;
     check_labels(&spec.labels)?;
@@ -336,6 +354,7 @@ pub fn resolve_with(
         python: spec.python,
         environment: spec.environment,
         workspace,
+        workdir,
         mounts: spec.mounts,
         env: spec.env,
         network: spec.network,
@@ -431,10 +450,14 @@ fn check_mount(mount: &MountSpec) -> Result<(), Failure> {
     absolute(&mount.from, "a mount's source")?;
     absolute(&mount.to, "a mount's target")?;
     check_source(&mount.from)?;
+    check_target(&mount.to)
+}
+
+/// Places inside that are the system's own.
+fn check_target(to: &Path) -> Result<(), Failure> {
     let reserved = [
         "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64",
     ];
-    let to = &mount.to;
     if to == Path::new("/") || reserved.iter().any(|r| to.starts_with(r)) {
         return Err(
             Failure::invalid(format!("nothing can be mounted at {}", to.display()))
@@ -598,6 +621,10 @@ mod tests {
             r#"{"mounts":[{"from":"/a","to":"/../b"}]}"#,
             r#"{"mounts":[{"from":"/a","to":"/proc/x"}]}"#,
             r#"{"mounts":[{"from":"/a","to":"/"}]}"#,
+            r#"{"workdir":"work"}"#,
+            r#"{"workdir":"/"}"#,
+            r#"{"workdir":"/proc/work"}"#,
+            r#"{"workdir":"/a:b"}"#,
             r#"{"env":{"A=B":"c"}}"#,
             r#"{"labels":{"a b":"c"}}"#,
             r#"{"workspace":{"folder":{"path":"x","access":"rw"}}}"#,

@@ -6,6 +6,7 @@
 mod activity;
 mod certificates;
 mod checks;
+mod daemon;
 mod exec;
 mod files;
 mod http;
@@ -19,6 +20,7 @@ mod spawn;
 mod tools;
 mod tree;
 
+pub use daemon::DaemonSettings;
 pub use files::TRANSFERS;
 pub use server::{Config, Guest};
 pub use spawn::{nonblocking, take_inherited};

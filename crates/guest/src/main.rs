@@ -1,11 +1,12 @@
 //! The program: settings from its arguments, then connections until it is told to end.
 
-use ringfence_guest::{Config, Guest, nonblocking, take_inherited};
+use ringfence_guest::{Config, DaemonSettings, Guest, nonblocking, take_inherited};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::future::pending;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -15,10 +16,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 
-const USAGE: &str = "usage: ringfence-guest (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio)... \
+const USAGE: &str = "usage: ringfence-guest (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio | --daemon)... \
 [--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID]";
 
 /// Descriptors that this process may have open.
@@ -30,6 +31,8 @@ struct Arguments {
     listen: Option<PathBuf>,
     tcp: Option<String>,
     stdio: bool,
+    /// The HasteKit daemon on TCP, as its environment says.
+    daemon: bool,
     workspace: Option<PathBuf>,
     oom_fd: Option<RawFd>,
     lifeline_fd: Option<RawFd>,
@@ -41,9 +44,16 @@ impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut parsed = Self::default();
         while let Some(word) = words.next() {
-            if word == "--stdio" {
-                parsed.stdio = true;
-                continue;
+            match word.as_str() {
+                "--stdio" => {
+                    parsed.stdio = true;
+                    continue;
+                }
+                "--daemon" => {
+                    parsed.daemon = true;
+                    continue;
+                }
+                _ => {}
             }
             let value = words.next();
             let value = || value.clone().ok_or_else(|| format!("{word} needs a value"));
@@ -83,6 +93,7 @@ impl Arguments {
             parsed.listen.is_some(),
             parsed.tcp.is_some(),
             parsed.stdio,
+            parsed.daemon,
         ];
         if !ways.contains(&true) {
             return Err("nothing to listen on".to_owned());
@@ -144,18 +155,27 @@ fn run() -> Result<(), String> {
     let oom = take(arguments.oom_fd)?;
     let lifeline = take(arguments.lifeline_fd)?;
 
+    let env: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)))
+        .collect();
+    let daemon = match arguments.daemon {
+        true => Some(DaemonSettings::read(&env)?),
+        false => None,
+    };
+    if let Some(DaemonSettings { root, .. }) = &daemon {
+        std::fs::create_dir_all(root)
+            .map_err(|e| format!("cannot make {}: {e}", root.display()))?;
+    }
+    let workspace = arguments.workspace.clone();
     let config = Config {
-        workspace: arguments
-            .workspace
-            .clone()
+        workspace: workspace
+            .or_else(|| daemon.as_ref().map(|daemon| daemon.root.clone()))
             .unwrap_or_else(|| ringfence_proto::WORKSPACE.into()),
         init: true,
         oom_events: oom.map(|fd| Arc::new(File::from(fd))),
         memory_limit: arguments.memory_limit,
         open_files: arguments.open_files,
-        env: std::env::vars_os()
-            .filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)))
-            .collect(),
+        env,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -165,7 +185,8 @@ fn run() -> Result<(), String> {
         .thread_stack_size(256 << 10)
         .build()
         .map_err(|e| format!("cannot start the runtime: {e}"))?;
-    runtime.block_on(serve(arguments, Guest::new(config), listener, lifeline))
+    let guest = Guest::new(config);
+    runtime.block_on(serve(arguments, guest, listener, lifeline, daemon))
 }
 
 /// Serves every way in until the lifeline ends, a signal asks for the end, or the last way in
@@ -175,6 +196,7 @@ async fn serve(
     guest: Arc<Guest>,
     listener: Option<OwnedFd>,
     lifeline: Option<OwnedFd>,
+    daemon: Option<DaemonSettings>,
 ) -> Result<(), String> {
     guest.start_reaper();
     // A native sandbox is ended by its lifeline or by SIGKILL. There an init without a handler
@@ -185,8 +207,10 @@ async fn serve(
             signal(SignalKind::terminate()).map_err(|e| format!("cannot handle SIGTERM: {e}"))?,
         ),
     };
-    let listening =
-        arguments.listen_fd.is_some() || arguments.listen.is_some() || arguments.tcp.is_some();
+    let listening = arguments.listen_fd.is_some()
+        || arguments.listen.is_some()
+        || arguments.tcp.is_some()
+        || arguments.daemon;
 
     if let Some(fd) = listener {
         let listener = std::os::unix::net::UnixListener::from(fd);
@@ -210,8 +234,24 @@ async fn serve(
         let listener = TcpListener::bind(address)
             .await
             .map_err(|e| format!("cannot listen on {address}: {e}"))?;
-        tokio::spawn(accept_tcp(listener, Arc::clone(&guest)));
+        tokio::spawn(accept_tcp(listener, Arc::clone(&guest), Guest::serve));
     }
+    let mut idle = None;
+    if let Some(daemon) = daemon {
+        let listener = listen_everywhere(daemon.port).await?;
+        tokio::spawn(accept_tcp(
+            listener,
+            Arc::clone(&guest),
+            Guest::serve_daemon,
+        ));
+        idle = daemon.idle;
+    }
+    let unused = async {
+        match idle {
+            Some(limit) => guest.idle_for(limit).await,
+            None => pending().await,
+        }
+    };
     let stdio = async {
         if arguments.stdio {
             serve_stdio(Arc::clone(&guest)).await;
@@ -236,6 +276,7 @@ async fn serve(
         () = stdio => {}
         () = lifeline => {}
         () = terminated => {}
+        () = unused => {}
     }
     guest.kill_everything().await;
     Ok(())
@@ -251,13 +292,28 @@ async fn accept_unix(listener: UnixListener, guest: Arc<Guest>) {
     }
 }
 
-async fn accept_tcp(listener: TcpListener, guest: Arc<Guest>) {
+/// At every address of the sandbox, of both kinds where it has both.
+async fn listen_everywhere(port: u16) -> Result<TcpListener, String> {
+    let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
+    match both {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+            .await
+            .map_err(|e| format!("cannot listen on port {port}: {e}")),
+    }
+}
+
+async fn accept_tcp<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    guest: Arc<Guest>,
+    serve: impl Fn(Arc<Guest>, TcpStream) -> F,
+) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 // Answers are small and wait for nothing.
                 let _ = stream.set_nodelay(true);
-                drop(tokio::spawn(Arc::clone(&guest).serve(stream)));
+                drop(tokio::spawn(serve(Arc::clone(&guest), stream)));
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }

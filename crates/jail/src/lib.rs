@@ -41,6 +41,8 @@ pub struct Jail {
     pub guest: PathBuf,
     /// The guest's arguments after those that name its descriptors.
     pub args: Vec<String>,
+    /// The folder inside that the guest starts in.
+    pub workdir: PathBuf,
     /// The whole environment of the guest, and so of everything it starts.
     pub env: Vec<(String, String)>,
     /// Where the guest's listening socket is bound, outside.

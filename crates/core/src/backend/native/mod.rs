@@ -277,10 +277,7 @@ impl Native {
             },
         });
         let mut args = vec!["--id".to_owned(), plan.id.to_string()];
-        args.extend([
-            "--workspace".to_owned(),
-            ringfence_proto::WORKSPACE.to_owned(),
-        ]);
+        args.extend(["--workspace".to_owned(), plan.workdir.display().to_string()]);
         args.extend([
             "--open-files".to_owned(),
             plan.limits.open_files.to_string(),
@@ -293,6 +290,7 @@ impl Native {
             hostname: "sandbox".to_owned(),
             guest: self.config.guest.clone(),
             args,
+            workdir: plan.workdir.clone(),
             env: system::environment(plan, interpreter.as_ref()),
             socket: folder.join("guest.sock"),
             log: (plan.lifetime == Lifetime::Kept).then(|| folder.join("guest.log")),

@@ -5,7 +5,7 @@ use crate::interpreter::Interpreter;
 use crate::plan::{Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
 use ringfence_jail::{Access as JailAccess, Cgroup, Item, Mount, Owner, Resource, Rlimit};
-use ringfence_proto::{Failure, WORKSPACE};
+use ringfence_proto::Failure;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -45,7 +45,7 @@ pub(super) fn environment(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec
     }
     let mut env = std::collections::BTreeMap::from([
         ("PATH".to_owned(), path),
-        ("HOME".to_owned(), WORKSPACE.to_owned()),
+        ("HOME".to_owned(), plan.workdir.display().to_string()),
         ("USER".to_owned(), "sandbox".to_owned()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
         ("MPLBACKEND".to_owned(), "Agg".to_owned()),
@@ -74,9 +74,12 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
     items.extend([
         file(
             "/etc/passwd",
-            "root:x:0:0:root:/root:/usr/sbin/nologin\n\
-             sandbox:x:1000:1000:sandbox:/workspace:/bin/bash\n\
-             nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+            &format!(
+                "root:x:0:0:root:/root:/usr/sbin/nologin\n\
+                 sandbox:x:1000:1000:sandbox:{}:/bin/bash\n\
+                 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+                plan.workdir.display()
+            ),
         ),
         file(
             "/etc/group",
@@ -198,7 +201,7 @@ pub(super) fn mounts(
         bytes: plan.limits.tmp.0,
         files: MEMORY_FILES,
     });
-    let to = PathBuf::from(WORKSPACE);
+    let to = plan.workdir.clone();
     mounts.push(match &plan.workspace {
         Workspace::Fresh | Workspace::Memory => Mount::Memory {
             to,
