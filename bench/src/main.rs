@@ -205,6 +205,10 @@ fn timed(program: &Path, args: &[&str], home: &Path) -> Result<Duration> {
     command
         .args(args)
         .env_clear()
+        // Which engine: the one that was asked for the image.
+        .envs(
+            std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"DOCKER_")),
+        )
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .env("HOME", home)
         .env("RINGFENCE_STATE_DIR", home.join("state"))
