@@ -145,6 +145,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure>
     }
     tokio::spawn(http::fold(metrics.clone()));
     let app = App::new(Arc::clone(&sessions), config, gate, audit, metrics);
+    app.relays.reopen(&app);
     let reaper = tokio::spawn(reap(app.clone()));
     let _ = writeln!(
         anstream::stderr().lock(),
@@ -153,8 +154,10 @@ async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure>
         sessions.count()
     );
     let stop = stop_signal()?;
-    http::serve(&app, listener, http::router(app.clone()), stop).await;
+    let http = &app.config.http;
+    http::serve(http, listener, http::router(app.clone()), stop).await;
     reaper.abort();
+    app.relays.close().await;
     if !app.config.keep && presence.is_last() {
         end_all(&sessions).await?;
     }

@@ -4,12 +4,12 @@
 use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
-    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, Listen, LogFormat, LogLevel,
+    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, Listen, LogFormat, LogLevel, Ports,
     WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -132,6 +132,26 @@ settings! {
         workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
     }
 
+    /// Sandboxes for clients of HasteKit, at /api/sandbox
+    hastekit: Hastekit {
+        /// Serves them
+        enabled: bool = false, "hastekit" "", alias "SANDBOX_ENABLED";
+
+        /// Address at which their daemons are reached, without a token
+        address: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST), "hastekit-address" "IP";
+
+        /// Ports of that address, one for each sandbox
+        ports: Ports = Ports::DEFAULT, "hastekit-ports" "FROM-TO";
+
+        /// Host that clients are told, where it is another; none is the address itself
+        advertise: Option<String> = None, "hastekit-advertise" "HOST",
+            check |host: &Option<String>| host.as_deref().is_none_or(is_host)
+                => "a name or an address, or none";
+
+        /// Folder with a folder for each agent, in which each folder with a SKILL.md is a skill
+        skills_root: Option<PathBuf> = None, "skills-root" "FOLDER", alias "SKILLS_ROOT";
+    }
+
     /// What callers may ask for
     policy: Policy {
         /// Host folders that callers may mount, with what is below: PATH[:ro|:rw]
@@ -209,6 +229,11 @@ settings! {
         /// Collector to send them to, over HTTP
         endpoint: Option<Endpoint> = None, "otlp-endpoint" "URL";
     }
+}
+
+fn is_host(host: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || ".-:".contains(c);
+    (1..=253).contains(&host.len()) && host.chars().all(good)
 }
 
 fn is_environment(name: &str) -> bool {

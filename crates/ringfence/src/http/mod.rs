@@ -9,6 +9,7 @@ mod events;
 mod exec;
 mod extract;
 mod files;
+mod hastekit;
 mod health;
 mod job;
 mod jobs;
@@ -91,6 +92,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(files::tar::pack, files::tar::unpack))
         .routes(routes!(files::ids::metadata, files::ids::remove))
         .routes(routes!(files::ids::content))
+        .routes(routes!(hastekit::create))
+        .routes(routes!(hastekit::show, hastekit::remove))
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
