@@ -103,8 +103,17 @@ impl Daemon {
     }
 }
 
-fn one(id: &str) -> Value {
-    json!({"session_id": id, "image": ""})
+/// An id of this test's own: sandboxes of one host have one name each.
+fn id(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+fn named(name: &str) -> String {
+    format!("/api/sandbox/{}", id(name))
+}
+
+fn one(name: &str) -> Value {
+    json!({"session_id": id(name), "image": ""})
 }
 
 #[tokio::test]
@@ -141,7 +150,8 @@ async fn disabled_routes_say_so() -> Outcome {
 #[tokio::test]
 async fn the_client_gets_a_sandbox_and_works_in_it() -> Outcome {
     let manager = Manager::start(&[], &[])?;
-    let body = json!({"session_id": "chat/1 ä", "image": "", "agent_name": "helper",
+    let chat = id("chat/1 ä");
+    let body = json!({"session_id": chat, "image": "", "agent_name": "helper",
                       "namespace": "default", "env": {"GREETING": "hello"}, "later": {"x": 1}});
     let daemon = manager.sandbox(&body).await?;
     assert_eq!(daemon.ask("GET", "/health", None).await?.0, 200);
@@ -184,12 +194,9 @@ async fn the_client_gets_a_sandbox_and_works_in_it() -> Outcome {
 
     // By the same id it is the same one, also for others who ask.
     assert_eq!(manager.sandbox(&body).await?, daemon);
-    let named = format!("/api/sandbox/{}", escape("chat/1 ä"));
+    let named = format!("/api/sandbox/{}", escape(&chat));
     let (status, shown) = manager.server.get(&named).await?;
-    assert_eq!(
-        (status, Daemon::of(&shown, "chat/1 ä")?),
-        (200, daemon.clone())
-    );
+    assert_eq!((status, Daemon::of(&shown, &chat)?), (200, daemon.clone()));
     let other = manager.sandbox(&one("other")).await?;
     assert_ne!(other, daemon);
     assert_eq!(
@@ -366,7 +373,7 @@ async fn one_that_nobody_uses_ends_and_the_next_call_makes_a_new_one() -> Outcom
         Ok(closed.then_some(()))
     })
     .await?;
-    assert_eq!(manager.server.get("/api/sandbox/a").await?.0, 404);
+    assert_eq!(manager.server.get(&named("a")).await?.0, 404);
     let again = manager.sandbox(&one("a")).await?;
     assert_eq!(again.bash("ls; echo new").await?["stdout"], "new\n");
     Ok(())
@@ -381,9 +388,9 @@ async fn a_server_that_was_killed_comes_back_with_every_handle() -> Outcome {
     assert!(daemon.bash("true").await.is_err());
     let state = manager.folder.path().join("state");
     manager.server = Server::start_on(&state, &[], &[ENABLED])?;
-    let (status, shown) = manager.server.get("/api/sandbox/a").await?;
+    let (status, shown) = manager.server.get(&named("a")).await?;
     assert_eq!(status, 200, "{shown}");
-    let again = Daemon::of(&shown, "a")?;
+    let again = Daemon::of(&shown, &id("a"))?;
     assert_eq!(again.pod, daemon.pod);
     assert_eq!(again.bash("cat file").await?["stdout"], "kept\n");
     assert_eq!(manager.sandbox(&one("a")).await?, again);
@@ -403,7 +410,8 @@ async fn skills_of_the_agent_are_there_and_cannot_be_changed() -> Outcome {
     std::fs::write(skills.path().join("other/xls/SKILL.md"), "")?;
     let root = skills.path().to_string_lossy().into_owned();
     let manager = Manager::start(&[], &[("SKILLS_ROOT", &root)])?;
-    let ask = |id: &str, agent: &str| json!({"session_id": id, "image": "", "agent_name": agent});
+    let ask =
+        |name: &str, agent: &str| json!({"session_id": id(name), "image": "", "agent_name": agent});
 
     let daemon = manager.sandbox(&ask("a", "helper")).await?;
     let seen = daemon.bash("cat /sandbox/skills/pdf/SKILL.md; sh /sandbox/skills/pdf/scripts/read.sh; ls /sandbox/skills");
@@ -455,20 +463,20 @@ async fn the_manager_asks_for_keys_and_the_daemon_does_not() -> Outcome {
         .as_key(&user, "POST", "/api/sandbox", Some(&one("a")))
         .await?;
     assert_eq!(status, 200, "{made}");
-    let daemon = Daemon::of(&made, "a")?;
+    let daemon = Daemon::of(&made, &id("a"))?;
     assert_eq!(daemon.bash("echo in").await?["stdout"], "in\n");
     // Ids are those of the key's owner, and who may only look gets no way in.
     assert_eq!(
         manager
             .server
-            .as_key(&other, "GET", "/api/sandbox/a", None)
+            .as_key(&other, "GET", &named("a"), None)
             .await?
             .0,
         404
     );
     for (method, path, body) in [
         ("POST", "/api/sandbox", Some(one("a"))),
-        ("GET", "/api/sandbox/a", None),
+        ("GET", &named("a"), None),
     ] {
         let answer = manager
             .server
@@ -482,7 +490,7 @@ async fn the_manager_asks_for_keys_and_the_daemon_does_not() -> Outcome {
     }
     let http = bearer(&user)?;
     let answer = http
-        .delete(format!("{}/api/sandbox/a", manager.server.url))
+        .delete(format!("{}{}", manager.server.url, named("a")))
         .send()
         .await?;
     assert_eq!(answer.status(), 200);

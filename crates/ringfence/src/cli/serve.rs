@@ -1,7 +1,7 @@
 //! `ringfence serve`: many sessions behind one HTTP API.
 
 use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, LogLevel};
-use crate::http::{self, App, Audit, Gate, Listener, Presence, Traces, Watched};
+use crate::http::{self, App, Audit, Gate, Listener, Presence, Relays, Traces, Watched};
 use crate::{embedded, settings};
 use clap::Args;
 use ringfence_core::backend::native::{self, Launcher, Native};
@@ -128,6 +128,7 @@ fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
 
 async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure> {
     let gate = Gate::new(&config)?;
+    Relays::check(&config.hastekit)?;
     let audit = Audit::open(&config.audit)?.map(Arc::new);
     let metrics = http::start_metrics()?;
     let listener = Listener::bind(&config.listen).await?;

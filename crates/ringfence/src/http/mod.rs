@@ -34,6 +34,7 @@ mod watched;
 pub(crate) use audit::Audit;
 pub(crate) use auth::Gate;
 pub(crate) use calls::attend_all;
+pub(crate) use hastekit::Relays;
 pub(crate) use health::fold;
 #[cfg(test)]
 pub(crate) use openapi::text as description;

@@ -65,6 +65,16 @@ impl Relays {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Fails where clients would be told an address that leads nowhere.
+    pub(crate) fn check(settings: &config::Hastekit) -> Result<(), Failure> {
+        let address = settings.address;
+        if !settings.enabled || !address.is_unspecified() || settings.advertise.is_some() {
+            return Ok(());
+        }
+        let message = format!("cannot tell clients to reach their sandboxes at {address}");
+        Err(Failure::invalid(message).hint("say where that is: --hastekit-advertise HOST"))
+    }
+
     /// Where a session is reached, from now until its end.
     pub(super) fn open(&self, app: &App, session: &Arc<Session>) -> Result<SocketAddr, Failure> {
         let mut open = self.lock();
