@@ -37,6 +37,11 @@ file, and `ringfence config show` says where each value comes from.";
 pub(crate) struct Serve {
     #[command(flatten)]
     config: ConfigArgs,
+
+    /// Stops when standard input ends, as if told to: for a program that starts a server of its
+    /// own, which then can't outlive it
+    #[arg(long)]
+    until_eof: bool,
 }
 
 impl Serve {
@@ -55,7 +60,7 @@ impl Serve {
             .enable_all()
             .build()
             .map_err(|e| Failure::io("cannot start", &e))?;
-        let served = runtime.block_on(serve(config, backend));
+        let served = runtime.block_on(serve(config, backend, self.until_eof));
         if let Some(traces) = traces {
             traces.end();
         }
@@ -126,7 +131,7 @@ fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     }
 }
 
-async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure> {
+async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Result<(), Failure> {
     let gate = Gate::new(&config)?;
     Relays::check(&config.hastekit)?;
     let audit = Audit::open(&config.audit)?.map(Arc::new);
@@ -154,7 +159,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>) -> Result<(), Failure>
         listener.address(),
         sessions.count()
     );
-    let stop = stop_signal()?;
+    let stop = stop_signal(until_eof)?;
     let http = &app.config.http;
     http::serve(http, listener, http::router(app.clone()), stop).await;
     reaper.abort();
@@ -177,16 +182,22 @@ async fn reopen(audit: Arc<Audit>, mut hangup: Signal) {
     }
 }
 
-fn stop_signal() -> Result<impl Future<Output = ()>, Failure> {
+fn stop_signal(until_eof: bool) -> Result<impl Future<Output = ()>, Failure> {
     let mut interrupt = on(SignalKind::interrupt())?;
     let mut terminate = on(SignalKind::terminate())?;
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            () = end_of_input(), if until_eof => {}
         }
         tracing::info!("stopping: requests that run come to their end first");
     })
+}
+
+/// What is said before the end, and how it ends, does not matter.
+async fn end_of_input() {
+    let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }
 
 async fn reap(app: App) {

@@ -1,0 +1,40 @@
+"""Ringfence for Python: gives every AI agent a computer of its own."""
+
+from .blocking import SyncSandbox
+from .errors import (
+    AlreadyExists,
+    CommandFailed,
+    Denied,
+    InvalidInput,
+    NotFound,
+    OutOfRoom,
+    RingfenceError,
+    Unavailable,
+    Unenforceable,
+)
+from .results import Certificate, Edited, Enforced, Entry, Event, Job, Match, Result, Rich, Session
+from .sandbox import Sandbox
+
+__all__ = [
+    "AlreadyExists",
+    "Certificate",
+    "CommandFailed",
+    "Denied",
+    "Edited",
+    "Enforced",
+    "Entry",
+    "Event",
+    "InvalidInput",
+    "Job",
+    "Match",
+    "NotFound",
+    "OutOfRoom",
+    "Result",
+    "Rich",
+    "RingfenceError",
+    "Sandbox",
+    "Session",
+    "SyncSandbox",
+    "Unavailable",
+    "Unenforceable",
+]
