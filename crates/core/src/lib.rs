@@ -10,6 +10,8 @@ pub mod sessions;
 pub mod size;
 pub mod skills;
 pub mod spec;
+pub mod tools;
+pub mod work;
 
 pub use backend::{Backend, Io, SandboxInfo, SandboxState};
 pub use file_id::FileId;
@@ -20,3 +22,4 @@ pub use ringfence_proto::{Code, Failure};
 pub use sessions::{NewSession, Session, SessionId, Sessions};
 pub use size::Size;
 pub use spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};
+pub use work::Work;

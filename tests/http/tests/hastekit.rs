@@ -499,7 +499,15 @@ async fn the_manager_asks_for_keys_and_the_daemon_does_not() -> Outcome {
 
 #[tokio::test]
 async fn the_relay_is_bounded_and_closed_to_web_pages() -> Outcome {
-    let manager = Manager::start(&["--max-body", "64k", "--max-upload", "64k"], &[])?;
+    let args = [
+        "--max-body",
+        "64k",
+        "--max-upload",
+        "64k",
+        "--max-headers",
+        "8k",
+    ];
+    let manager = Manager::start(&args, &[])?;
     let daemon = manager.sandbox(&one("a")).await?;
     let http = reqwest::Client::new();
     let url = format!("{}/exec/bash", daemon.url);

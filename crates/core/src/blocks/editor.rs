@@ -378,7 +378,7 @@ fn cut(text: &str, limit: u64) -> (&str, u64) {
 }
 
 /// What the block can carry beside text, told by how it begins.
-fn picture(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+pub(crate) fn picture(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     match bytes {
         [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(("image", "image/png")),
         [0xff, 0xd8, 0xff, ..] => Some(("image", "image/jpeg")),

@@ -6,7 +6,9 @@
 mod editor;
 mod text;
 
+pub(crate) use editor::picture;
 pub use editor::{BadInput, EditorCall};
+pub(crate) use text::explain;
 pub use text::{Asked, Text, return_code};
 
 use crate::file_id::FileId;
@@ -31,7 +33,7 @@ pub enum Tool {
 impl Tool {
     pub const ALL: [Self; 3] = [Self::Code, Self::Bash, Self::TextEditor];
 
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Code => "code_execution",
             Self::Bash => "bash_code_execution",

@@ -94,7 +94,7 @@ pub(super) fn add_line(text: &mut String, line: &str) {
     text.push_str(line);
 }
 
-fn explain(certificate: &Certificate, timeout: Duration) -> String {
+pub(crate) fn explain(certificate: &Certificate, timeout: Duration) -> String {
     let kernel = certificate.ended == Ended::Kernel;
     match certificate.cause {
         Cause::WallClock => {

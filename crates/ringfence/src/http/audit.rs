@@ -221,6 +221,7 @@ fn kind(method: &Method, route: &str) -> Option<&'static str> {
         ("POST", Some("/suspend"), _) => "suspend",
         ("POST", Some("/exec"), _) => "exec",
         ("POST", Some("/programmatic-tools/register"), _) => "register_tools",
+        ("POST", Some(rest), _) if rest.starts_with("/tools/") => "tool",
         ("POST", Some("/files"), _) | ("PUT", Some("/tar"), _) => "upload",
         ("GET", Some("/files" | "/tar"), _) | ("GET", None, "/files/{file_id}/content") => {
             "download"

@@ -3,7 +3,6 @@
 use super::events::{self, Last, ServerEvent};
 use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
-use super::run::Work;
 use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, State};
@@ -13,7 +12,7 @@ use ringfence_core::blocks::{self, Asked, EditorCall, Text, Tool};
 use ringfence_core::plan::random_hex;
 use ringfence_core::proto::{Command, ExecRequest, ExecResult, Output, OutputQuery, RunRequest};
 use ringfence_core::sessions::MAIN;
-use ringfence_core::{Code, Failure, Session};
+use ringfence_core::{Code, Failure, Session, Work};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;

@@ -4,12 +4,13 @@
 use super::events::{self, Last, ServerEvent};
 use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
-use super::run::{Start, Work, broken};
+use super::run::{Start, broken};
 use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse as _, Response};
 use http::{HeaderMap, StatusCode};
+use ringfence_core::Work;
 use ringfence_core::blocks::return_code;
 use ringfence_core::guest::is_name;
 use ringfence_core::proto::{

@@ -27,6 +27,7 @@ mod serve;
 mod sessions;
 mod state;
 mod strict;
+mod toolbox;
 mod tools;
 mod traces;
 mod watched;
@@ -76,6 +77,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(kernels::interrupt))
         .routes(routes!(kernels::interrupt_main))
         .routes(routes!(tools::register))
+        .routes(routes!(toolbox::list))
+        .routes(routes!(toolbox::call))
         .routes(routes!(
             files::upload::upload,
             files::download::download,

@@ -63,7 +63,8 @@ const TAGS: [(&str, &str); 8] = [
     ),
     (
         "tools",
-        "Functions of the caller's own that code in a session can call.",
+        "Tools for models, in families; and functions of the caller's own that code in a session can \
+         call.",
     ),
     (
         "hastekit",
@@ -74,7 +75,7 @@ const TAGS: [(&str, &str); 8] = [
 ];
 
 /// Parts of paths, which are the same everywhere.
-const PARTS: [(&str, &str, Option<&str>); 5] = [
+const PARTS: [(&str, &str, Option<&str>); 6] = [
     (
         "session",
         "The session's id, or `key:NAME` for the caller's own session with that key.",
@@ -84,6 +85,7 @@ const PARTS: [(&str, &str, Option<&str>); 5] = [
     ("kernel", "The kernel's name.", Some(NAME)),
     ("file_id", "An id from the result of a call.", None),
     ("session_id", "The client's own id of its session.", None),
+    ("tool", "The tool's name.", Some(NAME)),
 ];
 const NAME: &str = "^[A-Za-z0-9_-]{1,64}$";
 

@@ -8,7 +8,7 @@ use super::job::{checked_offset, place};
 use super::jobs::{EndObject, checked_size};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::readers::{Reader, Unread};
-use super::run::{Work, broken};
+use super::run::broken;
 use super::state::{App, Caller, Scope};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgrade, close_code};
@@ -23,7 +23,7 @@ use ringfence_core::guest::Events;
 use ringfence_core::proto::{
     Command, Event, ExecRequest, JobEnd, OutputQuery, PtySize, StdinQuery,
 };
-use ringfence_core::{Code, Failure, GuestClient, Session};
+use ringfence_core::{Code, Failure, GuestClient, Session, Work};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;

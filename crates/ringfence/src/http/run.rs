@@ -5,23 +5,12 @@ use super::act;
 use super::problem::Problem;
 use super::readers::{Reader, Unread};
 use super::state::App;
-use ringfence_core::plan::random_hex;
-use ringfence_core::proto::{
-    Command, ExecRequest, ExecResult, JobInfo, JobState, OnDisconnect, RunRequest, WaitQuery,
-};
-use ringfence_core::{Code, Failure, GuestClient, Session};
-use std::borrow::Cow;
+use ringfence_core::proto::{ExecResult, JobInfo, JobState, WaitQuery};
+use ringfence_core::{Code, Failure, Session, Work};
 use std::sync::Arc;
 
 /// How long one question after the end of a job waits for it.
 const WAIT_MS: u64 = 300_000;
-
-/// What is to run: a call in a kernel, or a command.
-#[derive(Debug, Clone)]
-pub(crate) enum Work {
-    Run { kernel: String, request: RunRequest },
-    Exec(ExecRequest),
-}
 
 /// Whether a job was started for this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,86 +18,6 @@ pub(crate) enum Start {
     New,
     /// One with this id was there: the request had been sent before.
     Again,
-}
-
-impl Work {
-    /// Gives the job an id that this side knows, so that it can be found again whatever happens.
-    pub(crate) fn name(&mut self) -> Result<String, Failure> {
-        let (id, on_disconnect, transient) = match self {
-            Self::Run { request, .. } => (
-                &mut request.id,
-                &mut request.on_disconnect,
-                &mut request.transient,
-            ),
-            Self::Exec(request) => (
-                &mut request.id,
-                &mut request.on_disconnect,
-                &mut request.transient,
-            ),
-        };
-        *on_disconnect = OnDisconnect::Keep;
-        if let Some(id) = id {
-            *transient = false;
-            return Ok(id.clone());
-        }
-        let made = format!("job_{}", random_hex::<12>()?);
-        *id = Some(made.clone());
-        Ok(made)
-    }
-
-    /// Forgets the job once a whole result was answered with: nobody has its name.
-    fn set_transient(&mut self) {
-        match self {
-            Self::Run { request, .. } => request.transient = request.id.is_none(),
-            Self::Exec(request) => request.transient = request.id.is_none(),
-        }
-    }
-
-    pub(crate) fn is_detached(&self) -> bool {
-        match self {
-            Self::Run { request, .. } => request.detached,
-            Self::Exec(request) => request.detached,
-        }
-    }
-
-    async fn whole(&self, guest: &GuestClient) -> Result<ExecResult, Failure> {
-        match self {
-            Self::Run { kernel, request } => guest.run(kernel, request).await,
-            Self::Exec(request) => guest.exec(request).await,
-        }
-    }
-
-    async fn start(&self, guest: &GuestClient) -> Result<JobInfo, Failure> {
-        match self {
-            Self::Run { kernel, request } => guest.start_run(kernel, request).await,
-            Self::Exec(request) => guest.start(request).await,
-        }
-    }
-
-    /// What kind of work it is, and what is to run.
-    fn words(&self) -> (&'static str, Cow<'_, str>) {
-        match self {
-            Self::Run { request, .. } => ("code", Cow::Borrowed(&request.code)),
-            Self::Exec(request) => match &request.command {
-                Command::Argv(argv) => ("command", Cow::Owned(argv.join(" "))),
-                Command::Shell(text) | Command::Sh(text) => ("bash", Cow::Borrowed(text)),
-            },
-        }
-    }
-
-    /// Whether a job that is there can be this one. The guest knows the beginning of its words.
-    fn is(&self, info: &JobInfo) -> bool {
-        let (_, words) = self.words();
-        let kernel = match self {
-            Self::Run { kernel, .. } => Some(kernel),
-            Self::Exec(_) => None,
-        };
-        let same = match info.command.strip_suffix('…') {
-            Some(start) => words.starts_with(start),
-            None => *words == info.command,
-        };
-        same && info.kernel.as_ref() == kernel
-    }
 }
 
 impl App {

@@ -3,7 +3,10 @@
 use super::{Check, State};
 use crate::settings;
 use ringfence_core::Failure;
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -16,8 +19,10 @@ struct Facts {
     /// Root of a user namespace, as in rootless containers, and not of the host.
     nested: bool,
     container: bool,
-    /// A filter is on ourselves already.
-    seccomp: bool,
+    /// A filter keeps us from namespaces.
+    filtered: bool,
+    /// Parts of /proc are covered: then the kernel lets no other user namespace mount it.
+    masked: bool,
     max_user_namespaces: Option<u64>,
     unprivileged_userns_clone: Option<u64>,
     apparmor_restrict: Option<u64>,
@@ -41,7 +46,15 @@ impl Facts {
             nested: fs::read_to_string("/proc/self/uid_map")
                 .is_ok_and(|map| !map.split_ascii_whitespace().eq(["0", "0", "4294967295"])),
             container: in_container(),
-            seccomp: field("Seccomp").as_deref() == Some("2"),
+            filtered: field("Seccomp").as_deref() == Some("2") && namespaces_are_denied(),
+            masked: fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| {
+                let place = |line: &str| {
+                    line.split(' ')
+                        .nth(4)
+                        .is_some_and(|p| p.starts_with("/proc/"))
+                };
+                mounts.lines().any(place)
+            }),
             max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
             unprivileged_userns_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
             apparmor_restrict: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
@@ -82,20 +95,35 @@ impl Facts {
         if self.container && self.root && !self.admin {
             reasons.push((
                 "this is a container whose root may not mount (no CAP_SYS_ADMIN)",
-                "run as an ordinary user of the container (docker run --user 1000), with the \
-                 flags for seccomp and system paths below",
+                "run as an ordinary user of the container (docker run --user 1000)",
             ));
         }
-        if self.container && (self.seccomp || (self.root && !self.admin)) {
+        if self.container && self.filtered {
             reasons.push((
-                "this is a container whose seccomp profile or masked system paths are in the way",
-                "docker run --security-opt seccomp=unconfined \
-                 --security-opt systempaths=unconfined … (on Kubernetes: a Localhost seccomp \
-                 profile and procMount: Unmasked)",
+                "the container's seccomp profile denies namespaces",
+                "docker run --security-opt seccomp=seccomp.json, with images/server/seccomp.json \
+                 of Ringfence's source (on Kubernetes: a Localhost profile)",
+            ));
+        }
+        if self.container && self.masked {
+            reasons.push((
+                "parts of the container's /proc are masked, so no other /proc can be mounted",
+                "docker run --security-opt systempaths=unconfined \
+                 (on Kubernetes: procMount: Unmasked)",
             ));
         }
         reasons
     }
+}
+
+/// Whether a filter denies what namespaces take. Entering the user namespace that one is in is an
+/// invalid argument to the kernel; only a filter calls it forbidden.
+fn namespaces_are_denied() -> bool {
+    let Ok(own) = fs::File::open("/proc/self/ns/user") else {
+        return false;
+    };
+    let entered = move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::User));
+    matches!(entered, Err(Errno::PERM | Errno::NOSYS))
 }
 
 fn in_container() -> bool {
@@ -207,10 +235,18 @@ mod tests {
             (
                 Facts {
                     container: true,
-                    seccomp: true,
+                    filtered: true,
                     ..user.clone()
                 },
                 "seccomp=",
+            ),
+            (
+                Facts {
+                    container: true,
+                    masked: true,
+                    ..user.clone()
+                },
+                "systempaths=",
             ),
             (user.clone(), "dmesg"),
         ];
@@ -231,10 +267,11 @@ mod tests {
         let docker = Facts {
             root: true,
             container: true,
-            seccomp: true,
+            filtered: true,
+            masked: true,
             ..Facts::default()
         };
-        assert_eq!(fixes(&docker).len(), 2);
+        assert_eq!(fixes(&docker).len(), 3);
         let rootless = Facts {
             root: true,
             admin: true,
