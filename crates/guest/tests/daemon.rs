@@ -1,4 +1,5 @@
 //! The stand-alone daemon of the HasteKit contract, as a client on TCP sees it.
+#![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
 #[path = "support/mod.rs"]
 mod support;

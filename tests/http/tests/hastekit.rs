@@ -351,6 +351,7 @@ async fn one_that_died_is_replaced() -> Outcome {
     let daemon = manager.sandbox(&one("a")).await?;
     daemon.bash("echo lost > file").await?;
     kill_process(guest(&manager.server.state, &daemon.pod)?, Signal::KILL)?;
+    until(async || Ok(daemon.bash("true").await.is_err().then_some(()))).await?;
     let again = manager.sandbox(&one("a")).await?;
     assert_eq!(again.bash("ls").await?["stdout"], "");
     Ok(())
