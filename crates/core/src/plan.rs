@@ -185,10 +185,13 @@ pub struct Plan {
     pub python: Option<PathBuf>,
     pub environment: Option<String>,
     pub workspace: Workspace,
-    /// Where the workspace is inside.
-    #[serde(default = "usual_workdir")]
-    pub workdir: PathBuf,
+    /// Where the workspace is seen.
+    #[serde(default = "usual_workspace")]
+    pub workspace_at: PathBuf,
     pub mounts: Vec<MountSpec>,
+    /// Names below the host's `/etc` that a native sandbox shows; the usual ones when absent.
+    #[serde(default)]
+    pub etc: Option<Vec<String>>,
     pub env: BTreeMap<String, String>,
     pub network: Network,
     pub limits: Limits,
@@ -196,11 +199,11 @@ pub struct Plan {
     pub enforced: Vec<Enforced>,
 }
 
-const MOST_MOUNTS: usize = 64;
-
-fn usual_workdir() -> PathBuf {
+fn usual_workspace() -> PathBuf {
     ringfence_proto::WORKSPACE.into()
 }
+
+const MOST_MOUNTS: usize = 64;
 
 /// Turns what was asked into what will be done, against what the backend can enforce.
 pub fn resolve(
@@ -225,7 +228,7 @@ pub fn resolve_with(
     for mount in &spec.mounts {
         check_mount(mount)?;
     }
-    let workdir = spec.workdir.unwrap_or_else(usual_workdir);
+    let workdir = spec.workdir.unwrap_or_else(usual_workspace);
     absolute(&workdir, "the work folder")?;
     check_target(&workdir)?;
     if workdir
@@ -309,6 +312,7 @@ pub fn resolve_with(
         let waived = match control {
             Control::Network if spec.network == Network::Host => Some("asked for"),
             Control::Workspace if in_folder => Some("a folder of the host"),
+            Control::Workspace if workspace == Workspace::Empty => Some("read-only"),
             _ => None,
         };
         if let Some(why) = waived {
@@ -354,8 +358,9 @@ pub fn resolve_with(
         python: spec.python,
         environment: spec.environment,
         workspace,
-        workdir,
+        workspace_at: workdir,
         mounts: spec.mounts,
+        etc: None,
         env: spec.env,
         network: spec.network,
         limits,
@@ -467,7 +472,7 @@ fn check_target(to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
+pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             return Err(Failure::invalid(format!(

@@ -6,7 +6,9 @@ use crate::{embedded, settings};
 use clap::Args;
 use ringfence_core::backend::native::{self, Launcher, Native};
 use ringfence_core::sessions::Quotas;
+use ringfence_core::snippet::{Runner, Terms};
 use ringfence_core::{Backend, Code, Failure, Sessions};
+use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -115,8 +117,7 @@ fn raise_descriptors() {
 fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     match config.backend {
         BackendChoice::Auto | BackendChoice::Native => {
-            let program =
-                std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
+            let program = super::this_program()?;
             let native = Native::new(
                 native::Config {
                     state: config.state_dir.clone(),
@@ -150,7 +151,8 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
         tokio::spawn(reopen(Arc::clone(audit), on(SignalKind::hangup())?));
     }
     tokio::spawn(http::fold(metrics.clone()));
-    let app = App::new(Arc::clone(&sessions), config, gate, audit, metrics);
+    let runner = runner(&config, &sessions)?;
+    let app = App::new(Arc::clone(&sessions), runner, config, gate, audit, metrics);
     app.relays.reopen(&app);
     let reaper = tokio::spawn(reap(app.clone()));
     let _ = writeln!(
@@ -164,10 +166,24 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     http::serve(http, listener, http::router(app.clone()), stop).await;
     reaper.abort();
     app.relays.close().await;
+    app.runner.finish().await;
     if !app.config.keep && presence.is_last() {
         end_all(&sessions).await?;
     }
     Ok(())
+}
+
+/// What runs snippets, each in a sandbox that nobody keeps.
+fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
+    let terms = Terms {
+        program: super::this_program()?,
+        backend: config.backend.name().to_owned(),
+        images: BTreeMap::new(),
+        limits: config.limits.of_sandboxes(),
+        output: config.limits.output.0,
+        cpu_seconds: Some(config.limits.cpu_seconds),
+    };
+    Ok(Runner::new(Arc::clone(sessions.backend()), terms))
 }
 
 fn on(kind: SignalKind) -> Result<Signal, Failure> {

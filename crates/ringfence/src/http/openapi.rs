@@ -48,6 +48,10 @@ const TAGS: [(&str, &str); 8] = [
          tool can parse.",
     ),
     (
+        "snippets",
+        "Code in many languages, each run in a sandbox of its own that is gone afterwards.",
+    ),
+    (
         "jobs",
         "Code and commands that run in the foreground, as a stream of events, in the background, \
          or in a terminal.",

@@ -277,7 +277,10 @@ impl Native {
             },
         });
         let mut args = vec!["--id".to_owned(), plan.id.to_string()];
-        args.extend(["--workspace".to_owned(), plan.workdir.display().to_string()]);
+        args.extend([
+            "--workspace".to_owned(),
+            plan.workspace_at.display().to_string(),
+        ]);
         args.extend([
             "--open-files".to_owned(),
             plan.limits.open_files.to_string(),
@@ -290,8 +293,8 @@ impl Native {
             hostname: "sandbox".to_owned(),
             guest: self.config.guest.clone(),
             args,
-            workdir: plan.workdir.clone(),
             env: system::environment(plan, interpreter.as_ref()),
+            folder: plan.workspace_at.clone(),
             socket: folder.join("guest.sock"),
             log: (plan.lifetime == Lifetime::Kept).then(|| folder.join("guest.log")),
             uid,
