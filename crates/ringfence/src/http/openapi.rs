@@ -40,7 +40,7 @@ that the request brings is kept.
 
 A server on loopback needs no key until there is one; `ringfence key add NAME` makes them.";
 
-const TAGS: [(&str, &str); 8] = [
+const TAGS: [(&str, &str); 9] = [
     ("sessions", "Make, find, change, suspend and end sessions."),
     (
         "exec",
