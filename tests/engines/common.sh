@@ -1,10 +1,10 @@
 # What the scripts of this folder share: where things lie, and how packages get here. Sourced.
 
 target=${CARGO_TARGET_DIR:-$here/../../target}
-mkdir -p "$target/engines/docker" "$target/engines/cache"
+mkdir -p "$target/engines/docker" "$target/engines/podman"
 engines=$(cd "$target/engines" && pwd)
 docker=$engines/docker
-cache=$engines/cache
+podman=$engines/podman
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -23,4 +23,33 @@ install_missing() {
   # The package would start an engine of its own: nothing here needs that one.
   DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
     apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+alive() { # pid file
+  [[ -s $1 ]] && kill -0 "$(<"$1")" 2>/dev/null
+}
+await() { # what, its log, and the command that succeeds when it is up
+  local what=$1 log=$2
+  shift 2
+  for _ in {1..300}; do
+    "$@" >/dev/null 2>&1 && return
+    sleep 0.1
+  done
+  say "$what does not answer; the end of $log:"
+  tail -20 "$log" >&2
+  exit 1
+}
+stop() { # pid file, which lies in the folder that its process works in
+  [[ -s $1 ]] || return 0
+  local pid
+  pid=$(<"$1")
+  # A pid file that outlived a crash may name a stranger by now.
+  if [[ $(readlink "/proc/$pid/cwd") == "$(dirname "$1")" ]]; then
+    kill "$pid"
+    for _ in {1..300}; do
+      kill -0 "$pid" 2>/dev/null || break
+      sleep 0.1
+    done
+  fi
+  rm -f "$1"
 }
