@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 
 from ._wire import Endpoint
-from .errors import RingfenceError, Unavailable
+from .errors import Unavailable
 
 #: What a program may ask of its own server: it could do all this without asking.
 _OWN = (
@@ -106,7 +106,8 @@ class _Server:
             said.append(line.decode(errors="replace").strip())
         self.end()
         why = "; ".join(said[-5:]) or f"it ended with {self._process.returncode}"
-        raise RingfenceError(f"the private server did not start: {why}", hint="ringfence doctor")
+        message = f"the private server did not start: {why}"
+        raise Unavailable(message, code="unavailable", hint="ringfence doctor")
 
     def _pass_on(self) -> None:
         """What the server says after its start is for whoever reads our standard error."""

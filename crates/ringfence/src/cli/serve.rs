@@ -8,7 +8,6 @@ use ringfence_core::backend::native::{self, Launcher, Native};
 use ringfence_core::sessions::Quotas;
 use ringfence_core::snippet::{Runner, Terms};
 use ringfence_core::{Backend, Code, Failure, Sessions};
-use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -178,7 +177,7 @@ fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
     let terms = Terms {
         program: super::this_program()?,
         backend: config.backend.name().to_owned(),
-        images: BTreeMap::new(),
+        images: config.languages.images(),
         limits: config.limits.of_sandboxes(),
         output: config.limits.output.0,
         cpu_seconds: Some(config.limits.cpu_seconds),

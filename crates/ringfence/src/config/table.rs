@@ -4,11 +4,12 @@
 use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
-    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, Listen, LogFormat, LogLevel, Ports,
-    WorkspaceChoice,
+    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, LanguageImage, Listen, LogFormat,
+    LogLevel, Ports, WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -152,6 +153,12 @@ settings! {
         skills_root: Option<PathBuf> = None, "skills-root" "FOLDER", alias "SKILLS_ROOT";
     }
 
+    /// Snippets in many languages
+    languages: Languages {
+        /// Images in place of the usual ones, on an engine that has images: LANGUAGE=IMAGE
+        images: Vec<LanguageImage> = Vec::new(), "language-image" "LANGUAGE=IMAGE";
+    }
+
     /// What callers may ask for
     policy: Policy {
         /// Host folders that callers may mount, with what is below: PATH[:ro|:rw]
@@ -270,5 +277,13 @@ impl BackendChoice {
         match self {
             Self::Auto | Self::Native => "native",
         }
+    }
+}
+
+impl Languages {
+    /// By language; the last one that is named counts.
+    pub(crate) fn images(&self) -> BTreeMap<String, String> {
+        let one = |set: &LanguageImage| (set.language.to_owned(), set.image.clone());
+        self.images.iter().map(one).collect()
     }
 }

@@ -183,6 +183,8 @@ fn followed(
     struct Following {
         running: Option<Running>,
         progress: mpsc::Receiver<Progress>,
+        /// The last event, until what was said before is told.
+        last: Option<Sse>,
         act: Option<Arc<Act>>,
     }
     let (watch, progress) = mpsc::channel(64);
@@ -197,20 +199,25 @@ fn followed(
     let start = Following {
         running: Some(running),
         progress,
+        last: None,
         act,
     };
     stream::unfold(start, async |mut state| {
-        let running = state.running.as_mut()?;
-        let event = tokio::select! {
-            // What was said comes before the end.
-            biased;
-            Some(progress) = state.progress.recv() => told(progress),
-            done = running => {
-                state.running = None;
-                noted(state.act.as_deref(), &done);
-                state.act = None;
-                ended(done)
-            }
+        if let Some(running) = state.running.as_mut() {
+            let done = tokio::select! {
+                biased;
+                Some(progress) = state.progress.recv() => return Some((told(progress), state)),
+                done = running => done,
+            };
+            state.running = None;
+            noted(state.act.as_deref(), &done);
+            state.act = None;
+            state.last = Some(ended(done));
+        }
+        // What was said comes before the end.
+        let event = match state.progress.try_recv() {
+            Ok(progress) => told(progress),
+            Err(_) => state.last.take()?,
         };
         Some((event, state))
     })

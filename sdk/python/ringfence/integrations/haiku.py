@@ -155,13 +155,14 @@ def create_skill(
     """
     folder = workspace or os.environ.get("HAIKU_SKILLS_SANDBOX_WORKSPACE")
     idle = idle_timeout or int(os.environ.get("HAIKU_SKILLS_SANDBOX_IDLE_TIMEOUT") or _IDLE_TIMEOUT)
-    image = image or os.environ.get("HAIKU_SKILLS_SANDBOX_IMAGE") or _IMAGE
+    image = image or os.environ.get("HAIKU_SKILLS_SANDBOX_IMAGE")
     on = on or os.environ.get("RINGFENCE_HAIKU_ON") or "docker"
     options: dict[str, Any] = {**place(on), "workspace": folder}
     if on == "native":
         options |= {"environment": environment, "network": "host" if network else "none"}
-    else:
-        container = {"image": image, "network": "bridge" if network else "none"}
+    elif on == "docker" or image or network or user:
+        # A server elsewhere knows what it makes sandboxes of, if nobody says otherwise.
+        container = {"image": image or _IMAGE, "network": "bridge" if network else "none"}
         if user is not None:
             container |= {"user": user, "defaults": "engine" if user == "root" else "tight"}
         options["spec"] = {"container": container}
