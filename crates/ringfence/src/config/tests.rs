@@ -32,7 +32,7 @@ const TEXTS: [&str; 23] = [
     "http://localhost:1/",
 ];
 
-const MORE: [&str; 8] = [
+const MORE: [&str; 10] = [
     "http://h:2/x",
     "debug",
     "warn",
@@ -41,6 +41,8 @@ const MORE: [&str; 8] = [
     "10.0.0.1",
     "::1",
     "1000-2000",
+    "python=one",
+    "python=two",
 ];
 
 fn load(flags: &[(&Setting, &str)], env: &[(&str, &str)], file: &str) -> Result<Loaded, Failure> {
