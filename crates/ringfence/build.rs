@@ -35,6 +35,8 @@ fn main() {
 fn build() -> PathBuf {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("OUT_DIR"));
     let target = env::var("TARGET").expect("TARGET");
+    // Read now: a script that was built before the folder was moved would build another guest.
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("CARGO_MANIFEST_DIR"));
     let debug = env::var("PROFILE").is_ok_and(|p| p == "debug");
     let profile = if debug { "guest-dev" } else { "guest" };
     // A target folder of its own: the outer cargo holds the lock of the usual one. It lies beside
@@ -47,9 +49,7 @@ fn build() -> PathBuf {
         .arg("--target-dir")
         .arg(&folder)
         // Asked for now: a target folder that was copied brings a script that knew another place.
-        .current_dir(
-            PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("a manifest")).join("../.."),
-        );
+        .current_dir(here.join("../.."));
     // What the outer build was told does not hold for a static program.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();

@@ -3,6 +3,7 @@ than to "there is no session"."""
 
 import os
 import zlib
+from urllib.parse import quote
 
 import requests
 import schemathesis
@@ -91,6 +92,9 @@ def after_call(context, case, response):
     if case.method.upper() == "PATCH":
         # It may be one that ends in a second.
         ask("DELETE", f"/sessions/{SESSION}")
+    if case.operation.path == "/api/sandbox" and response.status_code == 200:
+        made = quote(response.json()["data"]["session_id"], safe="")
+        ask("DELETE", f"/api/sandbox/{made}")
     if case.operation.path == "/sessions" and response.status_code == 201:
         # Else there would soon be room for no more.
         made = response.json()

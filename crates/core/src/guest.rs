@@ -262,6 +262,21 @@ impl GuestClient {
         checked(self.send(method, path, body, None).await?).await
     }
 
+    /// Hands on what a client of the HasteKit contract asks of the guest's daemon: the answer is
+    /// the guest's own, whatever it says.
+    pub async fn daemon(
+        &self,
+        method: Method,
+        path: &str,
+        body: Body,
+        accept: Option<&'static str>,
+        timeout_ms: Option<u64>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let path = format!("/daemon{path}");
+        let due = deadline(timeout_ms).or_else(longest);
+        by(due, self.send(method, &path, body, accept)).await
+    }
+
     async fn events(
         &self,
         method: Method,

@@ -11,6 +11,7 @@ pub mod near;
 pub mod plan;
 pub mod sessions;
 pub mod size;
+pub mod skills;
 pub mod snippet;
 pub mod spec;
 pub mod tools;

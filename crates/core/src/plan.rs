@@ -243,6 +243,17 @@ pub fn resolve_with(
     for mount in &spec.mounts {
         check_mount(mount, guarantees)?;
     }
+    let workdir = spec.workdir.unwrap_or_else(usual_workspace);
+    absolute(&workdir, "the work folder")?;
+    check_target(&workdir)?;
+    if workdir
+        .to_string_lossy()
+        .contains(|c: char| c == ':' || c.is_control())
+    {
+        return Err(Failure::invalid(
+            "the work folder's name must not have colons or control characters",
+        ));
+    }
     check_env(&spec.env)?;
     check_labels(&spec.labels)?;
     if let Some(name) = &spec.environment {
@@ -402,7 +413,7 @@ pub fn resolve_with(
         python: spec.python,
         environment: spec.environment,
         workspace,
-        workspace_at: usual_workspace(),
+        workspace_at: workdir,
         mounts: spec.mounts,
         etc: None,
         env: spec.env,
@@ -502,11 +513,14 @@ fn check_mount(mount: &MountSpec, guarantees: &Guarantees) -> Result<(), Failure
     if guarantees.image.is_some() {
         return container::check_target(&mount.to, "a mount's target");
     }
-    absolute(&mount.to, "a mount's target")?;
+    check_target(&mount.to)
+}
+
+/// Places inside that are the system's own.
+fn check_target(to: &Path) -> Result<(), Failure> {
     let reserved = [
         "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64",
     ];
-    let to = &mount.to;
     if to == Path::new("/") || reserved.iter().any(|r| to.starts_with(r)) {
         return Err(
             Failure::invalid(format!("nothing can be mounted at {}", to.display()))
@@ -671,6 +685,10 @@ mod tests {
             r#"{"mounts":[{"from":"/a","to":"/../b"}]}"#,
             r#"{"mounts":[{"from":"/a","to":"/proc/x"}]}"#,
             r#"{"mounts":[{"from":"/a","to":"/"}]}"#,
+            r#"{"workdir":"work"}"#,
+            r#"{"workdir":"/"}"#,
+            r#"{"workdir":"/proc/work"}"#,
+            r#"{"workdir":"/a:b"}"#,
             r#"{"env":{"A=B":"c"}}"#,
             r#"{"labels":{"a b":"c"}}"#,
             r#"{"workspace":{"folder":{"path":"x","access":"rw"}}}"#,

@@ -20,6 +20,9 @@ pub struct SandboxSpec {
     /// A packages environment made by `ringfence env add`.
     pub environment: Option<String>,
     pub workspace: Workspace,
+    /// Where the workspace is inside, and commands start; `/workspace` when absent.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub workdir: Option<PathBuf>,
     pub mounts: Vec<MountSpec>,
     pub env: BTreeMap<String, String>,
     pub network: Network,
@@ -31,7 +34,7 @@ pub struct SandboxSpec {
     pub container: Option<ContainerSpec>,
 }
 
-/// Where the session's files live, at `/workspace`.
+/// Where the session's files live.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

@@ -10,7 +10,10 @@ use crate::launch::{self, Ended, Report, Spawn, Spawned};
 use crate::server::Guest;
 use crate::spawn::nonblocking;
 use crate::tree::Supervisor;
-use ringfence_proto::{Code, Command, ExecRequest, Exit, Failure, JobEnd, ProcessLimits, Stdin};
+use ringfence_proto::{
+    Code, Command, ExecRequest, ExecResult, Exit, Failure, JobEnd, OnDisconnect, ProcessLimits,
+    Stdin,
+};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -36,6 +39,15 @@ pub(crate) async fn run(guest: &Arc<Guest>, request: Request) -> Answer {
     let tie = Tie::new(guest, &job, on_disconnect, chosen, transient);
     has_started(started).await?;
     jobs::follow(job, tie, streamed).await
+}
+
+/// Runs a command to its end; it ends early with whoever waits for it.
+pub(crate) async fn to_end(guest: &Arc<Guest>, exec: ExecRequest) -> Result<ExecResult, Failure> {
+    let (job, started) = start(guest, exec, None)?;
+    let _tie = Tie::new(guest, &job, OnDisconnect::Cancel, false, true);
+    has_started(started).await?;
+    job.ended().await;
+    job.result(None)
 }
 
 /// `POST /jobs`: starts a command and answers when it runs.
@@ -123,9 +135,14 @@ fn launch(
 ) -> Result<Started, Failure> {
     let cwd = folder(&guest.config.workspace, exec.cwd.as_deref())?;
     let (argv, shell) = match exec.command {
-        Command::Argv(argv) => (argv, None),
-        Command::Shell(text) => shell_argv(&["/bin/bash", "/usr/bin/bash", "/bin/sh"], text)?,
-        Command::Sh(text) => shell_argv(&["/bin/sh"], text)?,
+        Command::Argv(mut argv) => {
+            argv.extend(exec.args);
+            (argv, None)
+        }
+        Command::Shell(text) => {
+            shell_argv(&["/bin/bash", "/usr/bin/bash", "/bin/sh"], text, exec.args)?
+        }
+        Command::Sh(text) => shell_argv(&["/bin/sh"], text, exec.args)?,
     };
     let mut env = guest.config.env.clone();
     env.extend(exec.env);
@@ -240,6 +257,7 @@ pub(crate) fn folder(workspace: &Path, cwd: Option<&str>) -> Result<String, Fail
 fn shell_argv(
     shells: &[&'static str],
     text: String,
+    args: Vec<String>,
 ) -> Result<(Vec<String>, Option<&'static str>), Failure> {
     let Some(shell) = shells
         .iter()
@@ -254,7 +272,9 @@ fn shell_argv(
     };
     let number = cwd_number(shell);
     let text = format!("trap 'pwd -P 2>/dev/null >&{number}' EXIT; {text}");
-    Ok((vec![shell.to_owned(), "-c".to_owned(), text], Some(shell)))
+    let mut argv = vec![shell.to_owned(), "-c".to_owned(), text, shell.to_owned()];
+    argv.extend(args);
+    Ok((argv, Some(shell)))
 }
 
 /// The number of the descriptor for the final folder: out of the way, and for plain shells one

@@ -6,6 +6,7 @@
 mod activity;
 mod certificates;
 mod checks;
+mod daemon;
 mod door;
 mod exec;
 mod files;
@@ -22,5 +23,6 @@ mod stdio;
 mod tools;
 mod tree;
 
+use daemon::DaemonSettings;
 pub use program::{guest, main};
 pub use server::{Config, Guest};

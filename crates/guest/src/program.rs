@@ -3,21 +3,22 @@
 use crate::files::TRANSFERS;
 use crate::spawn::{nonblocking, take_inherited};
 use crate::stdio::{self, Stdio};
-use crate::{Config, Guest, door};
+use crate::{Config, DaemonSettings, Guest, door};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::future::pending;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 
-const USAGE: &str =
-    "usage: ringfence-guest (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio)... \
+const USAGE: &str = "usage: ringfence-guest \
+(--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio | --daemon)... \
 [--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID] \
 [--door NAME] [--end-with-stdio]
        ringfence-guest relay NAME";
@@ -34,6 +35,8 @@ struct Arguments {
     /// A second way in, for whoever knows the secret that standard input begins with.
     door: Option<String>,
     end_with_stdio: bool,
+    /// The HasteKit daemon on TCP, as its environment says.
+    daemon: bool,
     workspace: Option<PathBuf>,
     oom_fd: Option<RawFd>,
     lifeline_fd: Option<RawFd>,
@@ -52,6 +55,10 @@ impl Arguments {
                 }
                 "--end-with-stdio" => {
                     parsed.end_with_stdio = true;
+                    continue;
+                }
+                "--daemon" => {
+                    parsed.daemon = true;
                     continue;
                 }
                 _ => {}
@@ -95,6 +102,7 @@ impl Arguments {
             parsed.listen.is_some(),
             parsed.tcp.is_some(),
             parsed.stdio,
+            parsed.daemon,
         ];
         if !ways.contains(&true) {
             return Err("nothing to listen on".to_owned());
@@ -175,10 +183,18 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
     let oom = take(arguments.oom_fd)?;
     let lifeline = take(arguments.lifeline_fd)?;
 
+    let daemon = match arguments.daemon {
+        true => Some(DaemonSettings::read(&env)?),
+        false => None,
+    };
+    if let Some(DaemonSettings { root, .. }) = &daemon {
+        std::fs::create_dir_all(root)
+            .map_err(|e| format!("cannot make {}: {e}", root.display()))?;
+    }
+    let workspace = arguments.workspace.clone();
     let config = Config {
-        workspace: arguments
-            .workspace
-            .clone()
+        workspace: workspace
+            .or_else(|| daemon.as_ref().map(|daemon| daemon.root.clone()))
             .unwrap_or_else(|| ringfence_proto::WORKSPACE.into()),
         init: true,
         oom_events: oom.map(|fd| Arc::new(File::from(fd))),
@@ -188,7 +204,8 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
     };
     // Clients can hold those of the archives for as long as they like; never the others.
     let runtime = runtime(4 + TRANSFERS)?;
-    runtime.block_on(serve(arguments, Guest::new(config), listener, lifeline))
+    let guest = Guest::new(config);
+    runtime.block_on(serve(arguments, guest, listener, lifeline, daemon))
 }
 
 fn runtime(blocking_threads: usize) -> Result<tokio::runtime::Runtime, String> {
@@ -208,6 +225,7 @@ async fn serve(
     guest: Arc<Guest>,
     listener: Option<OwnedFd>,
     lifeline: Option<OwnedFd>,
+    daemon: Option<DaemonSettings>,
 ) -> Result<(), String> {
     guest.start_reaper();
     // A native sandbox is ended by its lifeline or by SIGKILL. There an init without a handler
@@ -222,7 +240,8 @@ async fn serve(
         && (arguments.listen_fd.is_some()
             || arguments.listen.is_some()
             || arguments.tcp.is_some()
-            || arguments.door.is_some());
+            || arguments.door.is_some()
+            || arguments.daemon);
 
     if let Some(fd) = listener {
         let listener = std::os::unix::net::UnixListener::from(fd);
@@ -246,8 +265,24 @@ async fn serve(
         let listener = TcpListener::bind(address)
             .await
             .map_err(|e| format!("cannot listen on {address}: {e}"))?;
-        tokio::spawn(accept_tcp(listener, Arc::clone(&guest)));
+        tokio::spawn(accept_tcp(listener, Arc::clone(&guest), Guest::serve));
     }
+    let mut idle = None;
+    if let Some(daemon) = daemon {
+        let listener = listen_everywhere(daemon.port).await?;
+        tokio::spawn(accept_tcp(
+            listener,
+            Arc::clone(&guest),
+            Guest::serve_daemon,
+        ));
+        idle = daemon.idle;
+    }
+    let unused = async {
+        match idle {
+            Some(limit) => guest.idle_for(limit).await,
+            None => pending().await,
+        }
+    };
     let stdio = async {
         if arguments.stdio {
             serve_stdio(Arc::clone(&guest), arguments.door.as_deref()).await?;
@@ -273,6 +308,7 @@ async fn serve(
         ended = stdio => ended,
         () = lifeline => Ok(()),
         () = terminated => Ok(()),
+        () = unused => Ok(()),
     };
     guest.kill_everything().await;
     ended
@@ -288,13 +324,28 @@ async fn accept_unix(listener: UnixListener, guest: Arc<Guest>) {
     }
 }
 
-async fn accept_tcp(listener: TcpListener, guest: Arc<Guest>) {
+/// At every address of the sandbox, of both kinds where it has both.
+async fn listen_everywhere(port: u16) -> Result<TcpListener, String> {
+    let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
+    match both {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+            .await
+            .map_err(|e| format!("cannot listen on port {port}: {e}")),
+    }
+}
+
+async fn accept_tcp<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    guest: Arc<Guest>,
+    serve: impl Fn(Arc<Guest>, TcpStream) -> F,
+) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 // Answers are small and wait for nothing.
                 let _ = stream.set_nodelay(true);
-                drop(tokio::spawn(Arc::clone(&guest).serve(stream)));
+                drop(tokio::spawn(serve(Arc::clone(&guest), stream)));
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }

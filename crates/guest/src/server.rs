@@ -5,7 +5,7 @@ use crate::certificates::OomCounter;
 use crate::http::{self, Answer, Request, Response};
 use crate::jobs::{self, Jobs};
 use crate::tree::Supervisors;
-use crate::{exec, files, repl, tools};
+use crate::{daemon, exec, files, repl, tools};
 use ::http::Method;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ringfence_proto::{Code, Failure, Health, PROTOCOL, ProcessLimits};
@@ -13,6 +13,7 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Requests of one connection at a time.
@@ -55,6 +56,18 @@ impl Config {
         }
     }
 }
+
+/// Whom a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Face {
+    /// The host, which may do everything.
+    Host,
+    /// A client of the HasteKit contract: its routes and no others.
+    Daemon,
+}
+
+/// The path that the host puts before the routes of the HasteKit contract.
+const DAEMON: &str = "/daemon";
 
 /// The state of a guest: everything its connections share.
 pub struct Guest {
@@ -100,11 +113,37 @@ impl Guest {
         self.supervisors.start_reaper();
     }
 
-    /// Speaks HTTP/1.1 or HTTP/2 on one stream until it ends.
+    /// Comes back when nothing has gone on for so long.
+    pub async fn idle_for(&self, limit: Duration) {
+        while let Some(left) = limit
+            .checked_sub(self.activity.idle())
+            .filter(|l| !l.is_zero())
+        {
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    /// Speaks HTTP/1.1 or HTTP/2 with the host on one stream until it ends.
     pub async fn serve(self: Arc<Self>, io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        self.speak(Face::Host, io).await;
+    }
+
+    /// The same with a client of the HasteKit contract.
+    pub async fn serve_daemon(
+        self: Arc<Self>,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) {
+        self.speak(Face::Daemon, io).await;
+    }
+
+    async fn speak(
+        self: Arc<Self>,
+        face: Face,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) {
         let service = hyper::service::service_fn(move |request| {
             let guest = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(guest.answer(request).await) }
+            async move { Ok::<_, Infallible>(guest.answer(face, request).await) }
         });
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         builder
@@ -116,9 +155,20 @@ impl Guest {
         let _ = builder.serve_connection(TokioIo::new(io), service).await;
     }
 
-    async fn answer(self: Arc<Self>, request: Request) -> Response {
+    async fn answer(self: Arc<Self>, face: Face, request: Request) -> Response {
         let active = counts(&request).then(|| self.activity.begin());
-        let response = match self.route(request).await {
+        let path = request.uri().path().to_owned();
+        let theirs = match face {
+            Face::Daemon => Some(path.as_str()),
+            Face::Host => path
+                .strip_prefix(DAEMON)
+                .filter(|rest| rest.starts_with('/')),
+        };
+        let answer = match theirs {
+            Some(path) => daemon::route(&self, request, path).await,
+            None => self.route(request).await,
+        };
+        let response = match answer {
             Ok(response) => response,
             Err(failure) => http::failed(&failure),
         };
@@ -158,5 +208,6 @@ impl Guest {
 /// or waits for what the sandbox may want.
 fn counts(request: &Request) -> bool {
     let path = request.uri().path().trim_matches('/');
-    request.method() != Method::GET || !matches!(path, "health" | "tools/calls")
+    let watches = matches!(path, "health" | "daemon/health" | "tools/calls");
+    request.method() != Method::GET || !watches
 }

@@ -59,6 +59,9 @@ pub enum OnDisconnect {
 #[serde(deny_unknown_fields)]
 pub struct ExecRequest {
     pub command: Command,
+    /// Further arguments; of a shell string, its positional parameters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
     /// Added to the guest's own environment for commands.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -94,6 +97,7 @@ impl ExecRequest {
     pub fn new(command: Command) -> Self {
         Self {
             command,
+            args: Vec::new(),
             env: BTreeMap::new(),
             cwd: None,
             stdin: Stdin::Empty,

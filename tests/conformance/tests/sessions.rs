@@ -30,7 +30,7 @@ fn new() -> NewSession {
             max_lifetime: 7200.0,
             on_idle: OnIdle::Destroy,
         },
-        kernel: KernelRequest::default(),
+        kernel: Some(KernelRequest::default()),
     }
 }
 

@@ -22,6 +22,7 @@ async fn every_operation_is_as_described() -> Outcome {
         "--memory",
         "256m",
         "--prefer",
+        "--hastekit",
         "--log-level",
         "warn",
     ])?;

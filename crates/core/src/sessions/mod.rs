@@ -46,8 +46,8 @@ pub struct NewSession {
     /// Where the spec has none.
     pub limits: Limits,
     pub terms: Terms,
-    /// What its first kernel is started with.
-    pub kernel: KernelRequest,
+    /// What its first kernel is started with; without, it has none until one is used.
+    pub kernel: Option<KernelRequest>,
 }
 
 /// Whether a session was made for this request.
@@ -134,11 +134,13 @@ impl Sessions {
         let _turn = turn.lock().await;
         for _ in 0..TRIES {
             match self.get(&id).await {
-                Ok(session) => {
-                    // Another server may be making it; it is ready when its guest answers.
-                    session.guest().await?;
-                    return Ok((session, Found::There));
-                }
+                // Another server may be making it; it is ready when its guest answers.
+                Ok(session) => match session.guest().await {
+                    Ok(_) => return Ok((session, Found::There)),
+                    // It died and left nothing: its key is free for a new one.
+                    Err(_) if session.is_closing() => self.remove(&id).await?,
+                    Err(failure) => return Err(failure),
+                },
                 Err(failure) if failure.code != Code::NotFound => return Err(failure),
                 Err(_) => {}
             }
@@ -188,7 +190,10 @@ impl Sessions {
             .ok_or_else(|| Failure::new(Code::Internal, "a session was made and not known"))?;
         let started = async {
             let guest = session.guest().await?;
-            match guest.start_kernel(MAIN, &new.kernel).await {
+            let Some(kernel) = &new.kernel else {
+                return Ok(());
+            };
+            match guest.start_kernel(MAIN, kernel).await {
                 // An image without Python still runs everything else.
                 Err(failure) if failure.code == Code::Missing => Ok(()),
                 started => started.map(drop),

@@ -17,6 +17,7 @@ mod tar_out;
 mod text;
 mod tree;
 mod walk;
+mod whole;
 mod write;
 
 #[cfg(test)]
@@ -37,6 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+pub(crate) use whole::{Whole, read_whole, remove_whole, stream, write_whole};
 
 /// Bytes of a body that are gathered before they are written.
 const CHUNK: usize = 256 << 10;

@@ -1,7 +1,7 @@
 //! `ringfence serve`: many sessions behind one HTTP API.
 
 use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, LogLevel};
-use crate::http::{self, App, Audit, Gate, Listener, Presence, Traces, Watched};
+use crate::http::{self, App, Audit, Gate, Listener, Presence, Relays, Traces, Watched};
 use crate::{backends, embedded, settings};
 use clap::Args;
 use ringfence_core::sessions::Quotas;
@@ -162,6 +162,7 @@ async fn try_out(backend: &dyn Backend) -> Result<(), Failure> {
 
 async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Result<(), Failure> {
     let gate = Gate::new(&config)?;
+    Relays::check(&config.hastekit)?;
     let audit = Audit::open(&config.audit)?.map(Arc::new);
     let metrics = http::start_metrics()?;
     let listener = Listener::bind(&config.listen).await?;
@@ -185,6 +186,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     {
         tracing::warn!("cannot make sessions ready: {}", problem.failure());
     }
+    app.relays.reopen(&app);
     let reaper = tokio::spawn(reap(app.clone()));
     let _ = writeln!(
         anstream::stderr().lock(),
@@ -193,8 +195,10 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
         sessions.count()
     );
     let stop = stop_signal(until_eof)?;
-    http::serve(&app, listener, http::router(app.clone()), stop).await;
+    let http = &app.config.http;
+    http::serve(http, listener, http::router(app.clone()), stop).await;
     reaper.abort();
+    app.relays.close().await;
     app.runner.finish().await;
     if !app.config.keep && presence.is_last() {
         end_all(&sessions).await?;

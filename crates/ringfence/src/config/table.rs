@@ -5,12 +5,12 @@ use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
     AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, LanguageImage, Listen,
-    LogFormat, LogLevel, WorkspaceChoice,
+    LogFormat, LogLevel, Ports, WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -143,6 +143,26 @@ settings! {
         pool: u64 = 0, "pool" "N", within 0..=256;
     }
 
+    /// Sandboxes for clients of HasteKit, at /api/sandbox
+    hastekit: Hastekit {
+        /// Serves them
+        enabled: bool = false, "hastekit" "", alias "SANDBOX_ENABLED";
+
+        /// Address at which their daemons are reached, without a token
+        address: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST), "hastekit-address" "IP";
+
+        /// Ports of that address, one for each sandbox
+        ports: Ports = Ports::DEFAULT, "hastekit-ports" "FROM-TO";
+
+        /// Host that clients are told, where it is another; none is the address itself
+        advertise: Option<String> = None, "hastekit-advertise" "HOST",
+            check |host: &Option<String>| host.as_deref().is_none_or(is_host)
+                => "a name or an address, or none";
+
+        /// Folder with a folder for each agent, in which each folder with a SKILL.md is a skill
+        skills_root: Option<PathBuf> = None, "skills-root" "FOLDER", alias "SKILLS_ROOT";
+    }
+
     /// Snippets in many languages
     languages: Languages {
         /// Images in place of the usual ones, on an engine that has images: LANGUAGE=IMAGE
@@ -236,6 +256,11 @@ settings! {
         /// Collector to send them to, over HTTP
         endpoint: Option<Endpoint> = None, "otlp-endpoint" "URL";
     }
+}
+
+fn is_host(host: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || ".-:".contains(c);
+    (1..=253).contains(&host.len()) && host.chars().all(good)
 }
 
 fn is_environment(name: &str) -> bool {

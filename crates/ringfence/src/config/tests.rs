@@ -32,7 +32,18 @@ const TEXTS: [&str; 23] = [
     "http://localhost:1/",
 ];
 
-const MORE: [&str; 5] = ["http://h:2/x", "debug", "warn", "data", "web"];
+const MORE: [&str; 10] = [
+    "http://h:2/x",
+    "debug",
+    "warn",
+    "data",
+    "web",
+    "10.0.0.1",
+    "::1",
+    "1000-2000",
+    "python=one",
+    "python=two",
+];
 
 fn load(flags: &[(&Setting, &str)], env: &[(&str, &str)], file: &str) -> Result<Loaded, Failure> {
     let folder = tempfile::tempdir().unwrap();
@@ -181,6 +192,8 @@ fn names_of_the_contract() {
             "limits.wall_clock",
             9.0.into(),
         ),
+        ("SANDBOX_ENABLED", "true", "hastekit.enabled", true.into()),
+        ("SKILLS_ROOT", "/srv", "hastekit.skills_root", "/srv".into()),
     ] {
         let setting = setting(key);
         let loaded = load(&[], &[(name, text)], "").unwrap();

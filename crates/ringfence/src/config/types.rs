@@ -129,6 +129,66 @@ impl Value for Listen {
     }
 }
 
+impl Value for IpAddr {
+    fn expects() -> String {
+        "an address such as 127.0.0.1 or ::1".to_owned()
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// Ports of one address, from the first to the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl Ports {
+    /// Below those that systems hand out to programs that name none.
+    pub(crate) const DEFAULT: Self = Self {
+        first: 18_000,
+        last: 18_999,
+    };
+
+    pub(crate) fn count(self) -> u64 {
+        u64::from(self.last - self.first) + 1
+    }
+
+    /// The one at this place; after the last comes the first.
+    pub(crate) fn nth(self, place: u64) -> u16 {
+        self.first + (place % self.count()) as u16
+    }
+}
+
+impl std::fmt::Display for Ports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+impl Value for Ports {
+    fn expects() -> String {
+        "ports such as 18000-18999".to_owned()
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (first > 0 && first <= last).then_some(Self { first, last })
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
 /// A folder of the host that callers may mount, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AllowedMount {

@@ -210,7 +210,12 @@ fn kind(method: &Method, route: &str) -> Option<&'static str> {
     let route = route.strip_prefix("/v1").unwrap_or(route);
     let below = route.strip_prefix("/sessions/{session}");
     Some(match (method.as_str(), below, route) {
-        ("POST", None, "/sessions") => "create",
+        ("POST", None, "/sessions" | "/api/sandbox") => "create",
+        ("DELETE", None, "/api/sandbox/{session_id}") => "delete",
+        ("POST", None, "/exec/bash" | "/exec/python") => "exec",
+        ("POST", None, "/files/{*path}") => "upload",
+        ("GET", None, "/files/{*path}") => "download",
+        ("DELETE", None, "/files/{*path}") => "delete_files",
         ("DELETE", Some(""), _) => "delete",
         ("PATCH", Some(""), _) => "change",
         ("POST", Some("/suspend"), _) => "suspend",

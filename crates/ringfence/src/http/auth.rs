@@ -155,7 +155,7 @@ fn admit(gate: &Gate, request: &Request, offered: Option<String>) -> Result<Call
     let refused = |problem: Problem| Box::new(problem.into_response());
     let needs_key = gate.needs_key();
     if !needs_key {
-        check_browser(gate, request).map_err(refused)?;
+        check_browser(gate.loopback, request).map_err(refused)?;
     }
     let path = request.uri().path();
     if super::openapi::OPEN.contains(&path.strip_prefix("/v1").unwrap_or(path)) {
@@ -238,14 +238,14 @@ fn take_subprotocol(headers: &mut HeaderMap) -> Option<String> {
 
 /// Where no key is needed, a web page in the user's browser is the attacker: it must not get here
 /// under a name that its owner points at us, nor from another site.
-fn check_browser(gate: &Gate, request: &Request) -> Answer<()> {
+pub(super) fn check_browser(loopback: bool, request: &Request) -> Answer<()> {
     let refused = |what: &str| {
         Err(Failure::new(Code::Forbidden, what)
             .hint("with a key this is allowed: `ringfence key add NAME`")
             .into())
     };
     let host = host(request.uri(), request.headers());
-    if gate.loopback && !host.is_some_and(is_literal) {
+    if loopback && !host.is_some_and(is_literal) {
         return refused(
             "requests without a key must name this server by an address or as localhost",
         );

@@ -34,7 +34,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
 }
 
 /// A body that could not be read: too large, or its sender went away or stood still.
-fn unread(error: &axum::Error, limit: usize) -> Problem {
+pub(super) fn unread(error: &axum::Error, limit: usize) -> Problem {
     let mut source: Option<&dyn std::error::Error> = Some(error);
     while let Some(cause) = source {
         if cause.is::<http_body_util::LengthLimitError>() {

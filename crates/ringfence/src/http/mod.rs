@@ -9,6 +9,7 @@ mod events;
 mod exec;
 mod extract;
 mod files;
+mod hastekit;
 mod health;
 mod job;
 mod jobs;
@@ -35,6 +36,7 @@ mod watched;
 pub(crate) use audit::Audit;
 pub(crate) use auth::Gate;
 pub(crate) use calls::attend_all;
+pub(crate) use hastekit::Relays;
 pub(crate) use health::fold;
 #[cfg(test)]
 pub(crate) use openapi::text as description;
@@ -99,6 +101,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(files::tar::pack, files::tar::unpack))
         .routes(routes!(files::ids::metadata, files::ids::remove))
         .routes(routes!(files::ids::content))
+        .routes(routes!(hastekit::create))
+        .routes(routes!(hastekit::show, hastekit::remove))
         .routes(routes!(health::health))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

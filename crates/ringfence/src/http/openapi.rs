@@ -40,7 +40,7 @@ that the request brings is kept.
 
 A server on loopback needs no key until there is one; `ringfence key add NAME` makes them.";
 
-const TAGS: [(&str, &str); 8] = [
+const TAGS: [(&str, &str); 9] = [
     ("sessions", "Make, find, change, suspend and end sessions."),
     (
         "exec",
@@ -70,11 +70,16 @@ const TAGS: [(&str, &str); 8] = [
         "Tools for models, in families; and functions of the caller's own that code in a session can \
          call.",
     ),
+    (
+        "hastekit",
+        "Sandboxes for clients of HasteKit: each is handed out with the address of its daemon. A \
+         failure carries `error`, `message` and `status` besides, and a wrong value is status 400.",
+    ),
     ("server", "Health, metrics and this description."),
 ];
 
 /// Parts of paths, which are the same everywhere.
-const PARTS: [(&str, &str, Option<&str>); 5] = [
+const PARTS: [(&str, &str, Option<&str>); 6] = [
     (
         "session",
         "The session's id, or `key:NAME` for the caller's own session with that key.",
@@ -83,6 +88,7 @@ const PARTS: [(&str, &str, Option<&str>); 5] = [
     ("job", "The job's id.", Some(NAME)),
     ("kernel", "The kernel's name.", Some(NAME)),
     ("file_id", "An id from the result of a call.", None),
+    ("session_id", "The client's own id of its session.", None),
     ("tool", "The tool's name.", Some(NAME)),
 ];
 const NAME: &str = "^[A-Za-z0-9_-]{1,64}$";
@@ -423,6 +429,10 @@ fn failures(path: &str, method: &str, operation: &Operation) -> Vec<u16> {
     if path.starts_with("/sessions") || path.starts_with("/files") {
         all.push(503);
     }
+    let hastekit = path.starts_with("/api/sandbox");
+    if hastekit {
+        all.extend([400, 503]);
+    }
     if operation.responses.responses.contains_key("206") {
         all.push(416);
     }
@@ -431,7 +441,7 @@ fn failures(path: &str, method: &str, operation: &Operation) -> Vec<u16> {
     }
     // What may have to make a sandbox, start it again, and ask it.
     let inside = path.contains("{session}/") || path.starts_with("/files");
-    if inside || (path, method) == ("/sessions", "post") {
+    if inside || (hastekit && method != "delete") || (path, method) == ("/sessions", "post") {
         all.extend([409, 422, 424, 501, 504, 507]);
     }
     all

@@ -1,8 +1,7 @@
 //! Connections: accepted, bounded, cut when they stand still, drained at the end.
 
-use super::App;
 use super::connection::{Activity, Holding, Verdict, Wire};
-use crate::config::Listen;
+use crate::config::{Http, Listen};
 use axum::Router;
 use axum::body::Body;
 use hyper::service::service_fn;
@@ -109,7 +108,7 @@ impl Drop for Place {
 struct Server {
     builder: Builder<TokioExecutor>,
     router: Router,
-    http: crate::config::Http,
+    http: Http,
     stop: watch::Receiver<bool>,
     /// Others wait for a place: whoever has nothing to ask goes.
     crowd: Notify,
@@ -119,12 +118,11 @@ struct Server {
 
 /// Serves until `stop`, then lets what runs come to its end.
 pub(crate) async fn serve(
-    app: &App,
+    http: &Http,
     listener: Listener,
     router: Router,
     stop: impl Future<Output = ()>,
 ) {
-    let http = &app.config.http;
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()

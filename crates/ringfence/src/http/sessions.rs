@@ -10,7 +10,7 @@ use http::StatusCode;
 use ringfence_core::proto::KernelRequest;
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
 use ringfence_core::spec::{SandboxSpec, Workspace};
-use ringfence_core::{Enforced, Failure, Session};
+use ringfence_core::{Enforced, Failure, Session, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,6 +97,14 @@ impl Create {
         }
     }
 
+    /// The same in a sandbox that is made so.
+    pub(crate) fn with_spec(key: &str, spec: SandboxSpec) -> Self {
+        Self {
+            spec: Some(spec),
+            ..Self::with_key(key)
+        }
+    }
+
     pub(crate) fn resolve(self, app: &App, caller: &Caller) -> Answer<NewSession> {
         let defaults = &app.config.sessions;
         let idle = defaults.idle_timeout.as_secs_f64();
@@ -114,7 +122,7 @@ impl Create {
             spec,
             limits: app.config.limits.of_sandboxes(),
             terms,
-            kernel: KernelRequest::default(),
+            kernel: Some(KernelRequest::default()),
         })
     }
 }
@@ -213,13 +221,18 @@ pub(crate) async fn remove(
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     caller.may(Scope::Use)?;
-    let Some(id) = session_id(&caller, &id) else {
-        return Ok(StatusCode::NO_CONTENT);
-    };
+    if let Some(id) = session_id(&caller, &id) {
+        end(&app, &caller, id).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ends a session that the caller sees.
+pub(crate) async fn end(app: &App, caller: &Caller, id: SessionId) -> Answer<()> {
     match app.sessions.get(&id).await {
         // One of somebody else is not there for this caller.
-        Ok(session) if !caller.sees(&session) => return Ok(StatusCode::NO_CONTENT),
-        Err(_) if !caller.sees_all() => return Ok(StatusCode::NO_CONTENT),
+        Ok(session) if !caller.sees(&session) => return Ok(()),
+        Err(_) if !caller.sees_all() => return Ok(()),
         _ => {}
     }
     // The caller may go away; the session goes all the same.
@@ -229,7 +242,7 @@ pub(crate) async fn remove(
         .map_err(|e| {
             Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e)
         })??;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(())
 }
 
 /// New terms for a session.

@@ -2,6 +2,7 @@
 
 use super::audit::Audit;
 use super::auth::Gate;
+use super::hastekit::Relays;
 use super::health::Readiness;
 use super::problem::{Answer, Problem};
 use super::sessions::Create;
@@ -30,6 +31,7 @@ pub(crate) struct Inner {
     pub metrics: PrometheusHandle,
     pub readiness: Readiness,
     pub callbacks: Callbacks,
+    pub relays: Relays,
     pub runner: Arc<Runner>,
     /// Room for requests that run snippets.
     pub snippets: Arc<tokio::sync::Semaphore>,
@@ -154,6 +156,7 @@ impl App {
             metrics,
             readiness: Readiness::default(),
             callbacks,
+            relays: Relays::default(),
             runner: Arc::new(runner),
             snippets: Arc::new(tokio::sync::Semaphore::new(room)),
         });

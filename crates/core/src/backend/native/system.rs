@@ -78,9 +78,12 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
     items.extend([
         file(
             "/etc/passwd",
-            "root:x:0:0:root:/root:/usr/sbin/nologin\n\
-             sandbox:x:1000:1000:sandbox:/workspace:/bin/bash\n\
-             nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+            &format!(
+                "root:x:0:0:root:/root:/usr/sbin/nologin\n\
+                 sandbox:x:1000:1000:sandbox:{}:/bin/bash\n\
+                 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+                plan.workspace_at.display()
+            ),
         ),
         file(
             "/etc/group",
