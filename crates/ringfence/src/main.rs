@@ -2,10 +2,12 @@
 
 mod callback;
 mod cli;
+mod client;
 mod config;
 mod embedded;
 mod http;
 mod keys;
+mod mcp;
 mod settings;
 
 use std::process::ExitCode;

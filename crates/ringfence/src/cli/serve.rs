@@ -113,7 +113,8 @@ fn raise_descriptors() {
     }
 }
 
-fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
+/// To be called while there is one thread.
+pub(crate) fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     match config.backend {
         BackendChoice::Auto | BackendChoice::Native => {
             let program = super::this_program()?;
@@ -169,7 +170,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
 }
 
 /// What runs snippets, each in a sandbox that nobody keeps.
-fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
+pub(crate) fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
     let terms = Terms {
         program: super::this_program()?,
         backend: config.backend.name().to_owned(),
@@ -181,7 +182,7 @@ fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
     Ok(Runner::new(Arc::clone(sessions.backend()), terms))
 }
 
-fn on(kind: SignalKind) -> Result<Signal, Failure> {
+pub(super) fn on(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|e| Failure::io("cannot listen for signals", &e))
 }
 

@@ -193,6 +193,12 @@ settings! {
         drain: Duration = s(30), "drain" "TIME", within s(0)..=s(86_400);
     }
 
+    /// The Model Context Protocol, at /mcp
+    mcp: Mcp {
+        /// Names of this server that requests may use; none is any for those with a key
+        allowed_hosts: Vec<String> = Vec::new(), "mcp-allow-host" "NAME";
+    }
+
     /// The log
     log: Log {
         /// How its lines look
