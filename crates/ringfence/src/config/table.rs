@@ -4,8 +4,8 @@
 use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
-    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, LanguageImage, Listen, LogFormat,
-    LogLevel, WorkspaceChoice,
+    AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, LanguageImage, Listen,
+    LogFormat, LogLevel, WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
@@ -133,6 +133,16 @@ settings! {
         workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
     }
 
+    /// Containers of a Docker engine
+    docker: Docker {
+        /// The image of a session that names none
+        image: String = crate::backends::IMAGE.to_owned(), "image" "IMAGE",
+            check |name: &String| !name.is_empty() => "the name of an image";
+
+        /// Containers that are kept ready for each kind of session that is asked for
+        pool: u64 = 0, "pool" "N", within 0..=256;
+    }
+
     /// Snippets in many languages
     languages: Languages {
         /// Images in place of the usual ones, on an engine that has images: LANGUAGE=IMAGE
@@ -146,6 +156,10 @@ settings! {
 
         /// Allows the host's own network, with everything on it
         host_network: bool = false, "allow-host-network" "";
+
+        /// What callers may ask of a container: privileged, network, host_network, devices,
+        /// capabilities, system_calls, new_privileges, names, volumes, ports, or all
+        allow: Vec<Danger> = Vec::new(), "allow" "OPTION";
 
         /// Where tool callbacks may go: hosts, networks or starts of URLs; none is anywhere but
         /// to link-local, metadata, multicast and unspecified addresses
@@ -257,6 +271,7 @@ impl BackendChoice {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Auto | Self::Native => "native",
+            Self::Docker => "docker",
         }
     }
 }
