@@ -297,6 +297,12 @@ pub(crate) async fn batch(
         let message = format!("must be between 1 and {MOST_JOBS}");
         return Err(Problem::at(&["body", "jobs"], message, "value_error"));
     }
+    for (at, snippet) in request.snippets.iter().enumerate() {
+        snippet.check().map_err(|failure| {
+            let loc = ["body", "snippets", &at.to_string()];
+            Problem::at(&loc, failure.message, "value_error")
+        })?;
+    }
     let code: Vec<&str> = request.snippets.iter().map(|s| s.code.as_str()).collect();
     act::runs("batch", &code.join("\n"))?;
     let entry = |snippet| Entry {
