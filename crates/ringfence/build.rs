@@ -53,7 +53,10 @@ fn build() -> PathBuf {
         .args(["--profile", profile, "--target", &target])
         .arg("--target-dir")
         .arg(&folder)
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+        // Asked for now: a target folder that was copied brings a script that knew another place.
+        .current_dir(
+            PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("a manifest")).join("../.."),
+        );
     // What the outer build was told does not hold for a static program.
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();

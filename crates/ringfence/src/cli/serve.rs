@@ -2,11 +2,12 @@
 
 use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, LogLevel};
 use crate::http::{self, App, Audit, Gate, Listener, Presence, Traces, Watched};
-use crate::{embedded, settings};
+use crate::{backends, settings};
 use clap::Args;
-use ringfence_core::backend::native::{self, Launcher, Native};
+use ringfence_core::backend::native::Launcher;
 use ringfence_core::sessions::Quotas;
-use ringfence_core::{Backend, Code, Failure, Sessions};
+use ringfence_core::spec::SandboxSpec;
+use ringfence_core::{Backend, Code, Failure, Lifetime, Sessions, resolve};
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,14 +54,20 @@ impl Serve {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        let config = loaded.config;
+        let mut config = loaded.config;
         // The launcher has one thread, and is started while we have one.
-        let backend = backend(&config)?;
+        let native = match config.backend {
+            BackendChoice::Docker => None,
+            BackendChoice::Auto | BackendChoice::Native => Some(native(&config)?),
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .map_err(|e| Failure::io("cannot start", &e))?;
-        let served = runtime.block_on(serve(config, backend, self.until_eof));
+        let served = runtime.block_on(async {
+            let backend = choose(&mut config, native).await?;
+            serve(config, backend, self.until_eof).await
+        });
         if let Some(traces) = traces {
             traces.end();
         }
@@ -112,23 +119,51 @@ fn raise_descriptors() {
     }
 }
 
-fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
-    match config.backend {
-        BackendChoice::Auto | BackendChoice::Native => {
-            let program =
-                std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
-            let native = Native::new(
-                native::Config {
-                    state: config.state_dir.clone(),
-                    guest: embedded::guest()?,
-                    environments: settings::environments(),
-                    interpreter: settings::search().find(),
-                },
-                Launcher::start(&program)?,
-            )?;
-            Ok(Arc::new(native))
-        }
+fn native(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
+    let program =
+        std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
+    let interpreter = settings::search().find();
+    let launcher = Launcher::start(&program)?;
+    let native = backends::native(config.state_dir.clone(), interpreter, launcher)?;
+    Ok(Arc::new(native))
+}
+
+/// The backend that was asked for; for `auto`, native where a sandbox can be made, else Docker.
+async fn choose(
+    config: &mut Config,
+    native: Option<Arc<dyn Backend>>,
+) -> Result<Arc<dyn Backend>, Failure> {
+    let docker = |config: &Config| -> Result<Arc<dyn Backend>, Failure> {
+        let (state, docker) = (config.state_dir.clone(), &config.docker);
+        Ok(backends::docker(
+            state,
+            &docker.image,
+            None,
+            docker.pool as usize,
+        )?)
+    };
+    let Some(native) = native else {
+        return docker(config);
+    };
+    if config.backend == BackendChoice::Auto
+        && let Err(failure) = try_out(&*native).await
+        && let Ok(docker) = docker(config)
+        && docker.ready().await.is_ok()
+    {
+        tracing::warn!("native sandboxes can't be made here, so sessions run in Docker: {failure}");
+        config.backend = BackendChoice::Docker;
+        return Ok(docker);
     }
+    config.backend = BackendChoice::Native;
+    Ok(native)
+}
+
+/// Makes a sandbox and removes it.
+async fn try_out(backend: &dyn Backend) -> Result<(), Failure> {
+    let guarantees = backend.guarantees().await?;
+    let plan = resolve(SandboxSpec::default(), Lifetime::Disposable, &guarantees)?;
+    backend.create(&plan).await?;
+    backend.destroy(&plan.id).await
 }
 
 async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Result<(), Failure> {
@@ -150,6 +185,11 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     }
     tokio::spawn(http::fold(metrics.clone()));
     let app = App::new(Arc::clone(&sessions), config, gate, audit, metrics);
+    if app.config.docker.pool > 0
+        && let Err(problem) = app.prepare().await
+    {
+        tracing::warn!("cannot make sessions ready: {}", problem.failure());
+    }
     let reaper = tokio::spawn(reap(app.clone()));
     let _ = writeln!(
         anstream::stderr().lock(),
@@ -163,7 +203,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     if !app.config.keep && presence.is_last() {
         end_all(&sessions).await?;
     }
-    Ok(())
+    sessions.backend().close().await
 }
 
 fn on(kind: SignalKind) -> Result<Signal, Failure> {

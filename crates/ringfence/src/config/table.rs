@@ -4,7 +4,7 @@
 use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
-    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, Listen, LogFormat, LogLevel,
+    AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, Listen, LogFormat, LogLevel,
     WorkspaceChoice,
 };
 use crate::settings as host;
@@ -132,6 +132,16 @@ settings! {
         workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
     }
 
+    /// Containers of a Docker engine
+    docker: Docker {
+        /// The image of a session that names none
+        image: String = crate::backends::IMAGE.to_owned(), "image" "IMAGE",
+            check |name: &String| !name.is_empty() => "the name of an image";
+
+        /// Containers that are kept ready for each kind of session that is asked for
+        pool: u64 = 0, "pool" "N", within 0..=256;
+    }
+
     /// What callers may ask for
     policy: Policy {
         /// Host folders that callers may mount, with what is below: PATH[:ro|:rw]
@@ -139,6 +149,10 @@ settings! {
 
         /// Allows the host's own network, with everything on it
         host_network: bool = false, "allow-host-network" "";
+
+        /// What callers may ask of a container: privileged, network, host_network, devices,
+        /// capabilities, system_calls, new_privileges, names, volumes, ports, or all
+        allow: Vec<Danger> = Vec::new(), "allow" "OPTION";
 
         /// Where tool callbacks may go: hosts, networks or starts of URLs; none is anywhere but
         /// to link-local, metadata, multicast and unspecified addresses

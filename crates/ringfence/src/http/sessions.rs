@@ -139,6 +139,12 @@ impl App {
         Ok(spec)
     }
 
+    /// Has sessions with all defaults made ready, where the backend can.
+    pub(crate) async fn prepare(&self) -> Answer<()> {
+        let spec = self.spec(SandboxSpec::default())?;
+        Ok(self.sessions.prepare(spec, &self.limits()).await?)
+    }
+
     fn limits(&self) -> Limits {
         let limits = &self.config.limits;
         Limits {

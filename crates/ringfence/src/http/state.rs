@@ -160,6 +160,7 @@ impl App {
     pub(crate) fn backend_name(&self) -> &'static str {
         match self.config.backend {
             BackendChoice::Auto | BackendChoice::Native => "native",
+            BackendChoice::Docker => "docker",
         }
     }
 
