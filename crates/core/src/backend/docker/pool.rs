@@ -153,7 +153,7 @@ impl Docker {
             return;
         };
         tokio::spawn(async move {
-            let filled = docker.fill_up(&key).await;
+            let filled = Box::pin(docker.fill_up(&key)).await;
             if let Some(shape) = docker.pool.shapes().get_mut(&key) {
                 shape.filling = false;
             }
@@ -169,7 +169,7 @@ impl Docker {
                 Some(shape) if shape.parked.len() < self.config.pool => shape.plan.clone(),
                 _ => return Ok(()),
             };
-            let parked = self.park(plan).await?;
+            let parked = Box::pin(self.park(plan)).await?;
             match self.pool.shapes().get_mut(key) {
                 Some(shape) => shape.parked.push(parked),
                 None => return Ok(()),
