@@ -15,7 +15,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use ringfence_proto::{
     Code, Event, ExecRequest, ExecResult, Failure, Health, JobInfo, KernelInfo, KernelRequest,
-    PROTOCOL, RunRequest, ToolEvent, ToolReply, ToolsInfo, ToolsRequest,
+    PROTOCOL, RunRequest, TarQuery, ToolEvent, ToolReply, ToolsInfo, ToolsRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -194,6 +194,23 @@ impl GuestClient {
             read_all(checked(answer.await?).await?, ANSWER_LIMIT).await
         })
         .await
+    }
+
+    /// A folder as an archive that fits into `limit` bytes.
+    pub async fn pack(&self, query: &TarQuery, limit: usize) -> Result<Bytes, Failure> {
+        let path = with_query("/files/tar", query)?;
+        let answer = self.send(Method::GET, &path, full(Bytes::new()), None);
+        by(longest(), async {
+            read_all(checked(answer.await?).await?, limit).await
+        })
+        .await
+    }
+
+    /// Unpacks an archive into a folder, which is made where it is missing.
+    pub async fn unpack(&self, query: &TarQuery, archive: Bytes) -> Result<(), Failure> {
+        let path = with_query("/files/tar", query)?;
+        let answer = self.send(Method::PUT, &path, full(archive), None);
+        by(longest(), async { checked(answer.await?).await.map(drop) }).await
     }
 
     pub async fn get<T: DeserializeOwned>(

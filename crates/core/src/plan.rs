@@ -197,7 +197,13 @@ pub struct Plan {
     pub python: Option<PathBuf>,
     pub environment: Option<String>,
     pub workspace: Workspace,
+    /// Where the workspace is seen.
+    #[serde(default = "usual_workspace")]
+    pub workspace_at: PathBuf,
     pub mounts: Vec<MountSpec>,
+    /// Names below the host's `/etc` that a native sandbox shows; the usual ones when absent.
+    #[serde(default)]
+    pub etc: Option<Vec<String>>,
     pub env: BTreeMap<String, String>,
     pub network: Network,
     pub limits: Limits,
@@ -206,6 +212,10 @@ pub struct Plan {
     /// For the backends that make one.
     #[serde(default)]
     pub container: Option<ContainerPlan>,
+}
+
+fn usual_workspace() -> PathBuf {
+    ringfence_proto::WORKSPACE.into()
 }
 
 const MOST_MOUNTS: usize = 64;
@@ -343,6 +353,7 @@ pub fn resolve_with(
                 Some("the engine's defaults were asked for")
             }
             Control::Workspace if in_folder => Some("a folder of the host"),
+            Control::Workspace if workspace == Workspace::Empty => Some("read-only"),
             _ => None,
         };
         if let Some(why) = waived {
@@ -391,7 +402,9 @@ pub fn resolve_with(
         python: spec.python,
         environment: spec.environment,
         workspace,
+        workspace_at: usual_workspace(),
         mounts: spec.mounts,
+        etc: None,
         env: spec.env,
         network: spec.network,
         limits,
@@ -503,7 +516,7 @@ fn check_mount(mount: &MountSpec, guarantees: &Guarantees) -> Result<(), Failure
     Ok(())
 }
 
-fn check_env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
+pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Failure> {
     for (name, value) in env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
             return Err(Failure::invalid(format!(

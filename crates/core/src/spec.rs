@@ -43,6 +43,8 @@ pub enum Workspace {
     Memory,
     /// Private and empty, on disk.
     Disk,
+    /// Empty, and nothing can be put there.
+    Empty,
     /// A folder of the host.
     Folder {
         #[cfg_attr(feature = "openapi", schema(value_type = String))]

@@ -62,7 +62,7 @@ fn become_guest(
         launcher.receive().at(Stage::Identity, "the launcher")?;
         sys::set_ids(INSIDE_ID, INSIDE_ID).at(Stage::Identity, "user")?;
     }
-    let working = Path::new("/workspace");
+    let working = prepared.jail.folder.as_path();
     rustix::process::chdir(working).at(Stage::Root, working.display())?;
     place_descriptors(prepared).at(Stage::Prepare, "descriptors")?;
     drop_rights(prepared)?;

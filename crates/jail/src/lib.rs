@@ -8,6 +8,7 @@
 //! 3. If any step fails the child's last words travel over a pipe: stage, object, errno.
 
 mod cgroup;
+mod confine;
 mod inside;
 mod janitor;
 mod landlock;
@@ -19,6 +20,7 @@ mod sys;
 mod words;
 
 pub use cgroup::{Cgroup, Hierarchy, Limits as CgroupLimits};
+pub use confine::confine;
 pub use janitor::janitor;
 pub use launch::{Launched, launch};
 pub use seccomp::{Rule, rules};
@@ -43,6 +45,8 @@ pub struct Jail {
     pub args: Vec<String>,
     /// The whole environment of the guest, and so of everything it starts.
     pub env: Vec<(String, String)>,
+    /// The folder inside that it starts in.
+    pub folder: PathBuf,
     /// Where the guest's listening socket is bound, outside.
     pub socket: PathBuf,
     /// What the guest itself says goes here; nothing of the sandboxed code does.

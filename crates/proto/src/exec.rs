@@ -1,4 +1,4 @@
-use crate::{Blob, Certificate, Entry, Rich};
+use crate::{Blob, Cause, Certificate, Entry, Rich};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -154,6 +154,20 @@ pub struct JobEnd {
     /// There may be more of them: over 100, or the folder has over 2,000 entries.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed_truncated: bool,
+}
+
+impl JobEnd {
+    /// The exit status that a shell would show: 124 when it ran out of time, 137 when it ran out
+    /// of memory, 128 + N when signal N ended it.
+    pub fn status(&self) -> u8 {
+        match (self.certificate.as_ref().map(|c| c.cause), self.exit) {
+            (Some(Cause::WallClock), _) => 124,
+            (Some(Cause::Memory), _) => 137,
+            (_, Exit::Code(code)) => code as u8,
+            (_, Exit::Signal(signal)) => 128u8.saturating_add(signal as u8),
+            (_, Exit::Lost) => 70,
+        }
+    }
 }
 
 /// One output stream of a finished job.

@@ -3,6 +3,7 @@ use std::fmt;
 
 /// What kind of failure: one row of the table that every face of Ringfence uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// The request is malformed or a value is out of range.
@@ -96,6 +97,7 @@ impl Code {
 
 /// A failure of Ringfence or of a request; code that exits 1 in a sandbox is a result, not this.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Failure {
     pub code: Code,
     /// Names the operation and the object, lower case, no full stop.

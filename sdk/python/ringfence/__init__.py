@@ -12,8 +12,9 @@ from .errors import (
     Unavailable,
     Unenforceable,
 )
-from .results import Certificate, Edited, Enforced, Entry, Event, Job, Match, Result, Rich, Session
+from .results import Certificate, Edited, Enforced, Entry, Event, Job, Match, Result, Rich, Session, Snippet
 from .sandbox import Sandbox
+from .tools import ToolAnswer
 
 __all__ = [
     "AlreadyExists",
@@ -34,7 +35,9 @@ __all__ = [
     "RingfenceError",
     "Sandbox",
     "Session",
+    "Snippet",
     "SyncSandbox",
+    "ToolAnswer",
     "Unavailable",
     "Unenforceable",
 ]

@@ -16,7 +16,7 @@ from ._events import Flow
 from ._io import Io
 from ._wire import Endpoint, Request, Response
 from .errors import InvalidInput
-from .results import Result, Session
+from .results import Result, Session, Snippet
 
 Network = Literal["none", "host"]
 
@@ -32,7 +32,8 @@ class Link:
     :param keep: whether the session stays when this is closed; by default those do that were
         named by ``session`` or ``key``
     :param backend: what a private server makes sandboxes with: ``native`` or ``docker``
-    :param image: an image, where the backend has such
+    :param engine: the Docker engine of a private server; else ``DOCKER_HOST``
+    :param image: the image of its container, with ``docker``
     :param environment: a packages environment made by ``ringfence env add``
     :param workspace: a folder of the server's host, writable inside as ``/workspace``
     :param mounts: further folders, ``{inside: outside}``; read-only unless ``outside`` ends in ``:rw``
@@ -50,6 +51,7 @@ class Link:
         key: str | None = None,
         keep: bool | None = None,
         backend: str | None = None,
+        engine: str | None = None,
         image: str | None = None,
         environment: str | None = None,
         workspace: str | os.PathLike[str] | None = None,
@@ -75,10 +77,9 @@ class Link:
             )
         if session and key:
             raise InvalidInput("session= and key= both name a session", code="invalid_input")
-        flags = (f"--backend={backend}",) if backend else ()
         where = Endpoint.of(url) if url else None
         self._client = Client(
-            lambda: where or _server.endpoint(flags),
+            lambda: where or _server.endpoint(backend, engine),
             api_key or os.environ.get("RINGFENCE_API_KEY") or None,
             self._io(),
         )
@@ -94,7 +95,7 @@ class Link:
             labels=dict(labels or {}) or None,
             spec={
                 **_given(
-                    image=image,
+                    container={"image": image} if image is not None else None,
                     environment=environment,
                     workspace=_workspace(workspace) if workspace is not None else None,
                     mounts=[_mount(inside, outside) for inside, outside in (mounts or {}).items()] or None,
@@ -151,6 +152,10 @@ class Link:
     async def _run(self, work: dict[str, Any]) -> Result:
         return Result.of((await self._job(work)).json())
 
+    async def _snippet(self, **snippet: Any) -> Snippet:
+        request = Request.json("POST", "/run", _given(**snippet), patience=None)
+        return Snippet.of((await self._client.call(request)).json())
+
     async def _flow(self, work: dict[str, Any]) -> Flow:
         """The events of a new job."""
         path, name, body = await self._new_job(work)
@@ -191,6 +196,11 @@ def _mount(inside: str, outside: str) -> dict[str, str]:
     return {"from": str(folder), "to": inside, "access": "read_write" if writable else "read_only"}
 
 
+def blob(data: str | bytes) -> str | dict[str, str]:
+    """Bytes as the server takes them."""
+    return {"base64": base64.b64encode(data).decode()} if isinstance(data, bytes) else data
+
+
 def work(
     code: str | None = None,
     command: str | Sequence[str] | None = None,
@@ -207,7 +217,7 @@ def work(
         raise InvalidInput("give either code or a command", code="invalid_input")
     given: dict[str, Any] = _given(
         code=code,
-        stdin={"base64": base64.b64encode(stdin).decode()} if isinstance(stdin, bytes) else stdin,
+        stdin=blob(stdin) if stdin is not None else None,
         cwd=cwd,
         env=dict(env) if env else None,
         timeout_seconds=timeout,

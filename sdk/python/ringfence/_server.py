@@ -33,15 +33,15 @@ _OWN = (
 )
 
 _lock = threading.Lock()
-_servers: dict[tuple[str, ...], _Server] = {}
+_servers: dict[tuple[str | None, str | None], _Server] = {}
 
 
-def endpoint(flags: tuple[str, ...]) -> Endpoint:
-    """The private server with these flags: the one that runs, or a new one."""
+def endpoint(backend: str | None, engine: str | None) -> Endpoint:
+    """The private server for this backend and this Docker engine: the one that runs, or a new one."""
     with _lock:
-        server = _servers.get(flags)
+        server = _servers.get((backend, engine))
         if server is None or not server.lives():
-            server = _servers[flags] = _Server(flags)
+            server = _servers[backend, engine] = _Server(backend, engine)
         return server.endpoint
 
 
@@ -65,7 +65,7 @@ def program() -> str:
 
 
 class _Server:
-    def __init__(self, flags: tuple[str, ...]) -> None:
+    def __init__(self, backend: str | None, engine: str | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ringfence-"))
         path = self._folder / "socket"
         self.endpoint = Endpoint(socket=str(path))
@@ -73,9 +73,16 @@ class _Server:
         # These two are for clients.
         hidden = ("RINGFENCE_URL", "RINGFENCE_API_KEY")
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        if engine is not None:
+            environment["DOCKER_HOST"] = engine
+        flags = list(_OWN)
+        if backend is not None:
+            flags.append(f"--backend={backend}")
+        if backend == "docker":
+            flags.append("--allow=all")  # whoever has the engine has all of it
         try:
             self._process = subprocess.Popen(
-                [*command, *_OWN, *flags],
+                [*command, *flags],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

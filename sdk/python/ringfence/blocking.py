@@ -17,6 +17,7 @@ from ._link import Link
 from .files import Files
 from .processes import Processes
 from .sandbox import Sandbox
+from .tools import Tools
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,6 +88,16 @@ class SyncProcesses:
     kill = _blocks(Processes.kill)
 
 
+class SyncTools:
+    """``sandbox.tools`` of a :class:`SyncSandbox`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    definitions = _blocks(Tools.definitions)
+    call = _blocks(Tools.call)
+
+
 class SyncSandbox(Link):
     """A computer for an agent, for code without asyncio::
 
@@ -109,10 +120,16 @@ class SyncSandbox(Link):
         """What runs in its background."""
         return SyncProcesses(self)
 
+    @cached_property
+    def tools(self) -> SyncTools:
+        """Tools for models."""
+        return SyncTools(self)
+
     python = _blocks(Sandbox.python)
     bash = _blocks(Sandbox.bash)
     exec = _blocks(Sandbox.exec)
     stream = _iterates(Sandbox.stream)
+    run = _blocks(Sandbox.run)
     interrupt = _blocks(Sandbox.interrupt)
     restart = _blocks(Sandbox.restart)
     suspend = _blocks(Sandbox.suspend)

@@ -19,6 +19,10 @@ def _bytes(shown: Json) -> bytes:
     return base64.b64decode(shown.get("base64", ""))
 
 
+def _blob(data: str | Json) -> bytes:
+    return data.encode() if isinstance(data, str) else base64.b64decode(data["base64"])
+
+
 @dataclass(frozen=True)
 class Certificate:
     """Why something ended that did not end by itself, and what is left."""
@@ -185,6 +189,49 @@ class Result:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return _notebook.bundle(str(self), self._repr_html_())
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """What a snippet in a sandbox of its own came to. ``text`` is for a person or a model."""
+
+    ok: bool
+    text: str
+    language: str
+    exit_code: int
+    stdout_raw: bytes
+    stderr_raw: bytes
+    certificate: Certificate | None
+    error: str | None
+    notes: tuple[str, ...]
+    details: Json = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, body: Json) -> Snippet:
+        certificate = body.get("certificate")
+        return cls(
+            ok=body["ok"],
+            text=body["text"],
+            language=body["language"],
+            exit_code=body["exit_code"],
+            stdout_raw=_blob(body["stdout"]),
+            stderr_raw=_blob(body["stderr"]),
+            certificate=Certificate.of(certificate) if certificate else None,
+            error=body.get("error"),
+            notes=tuple(body.get("notes", ())),
+            details=body,
+        )
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_raw.decode(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_raw.decode(errors="replace")
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 
 from ._io import AsyncIo, Io
-from ._link import Link, work
+from ._link import Link, blob, work
 from .files import Files
 from .processes import Processes
-from .results import Event, Result, Session
+from .results import Event, Result, Session, Snippet
+from .tools import Tools
 
 
 class Sandbox(Link):
@@ -35,6 +38,11 @@ class Sandbox(Link):
     def processes(self) -> Processes:
         """What runs in its background."""
         return Processes(self)
+
+    @cached_property
+    def tools(self) -> Tools:
+        """Tools for models."""
+        return Tools(self)
 
     async def python(
         self,
@@ -116,6 +124,41 @@ class Sandbox(Link):
         async with aclosing(self._client.events(await self._flow(job))) as events:
             async for event in events:
                 yield event
+
+    async def run(
+        self,
+        code: str,
+        language: str = "python",
+        *,
+        stdin: str | bytes = "",
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        memory: str | int | None = None,
+        network: bool = False,
+        image: str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        writable: bool = False,
+    ) -> Snippet:
+        """Runs a snippet in a sandbox of its own, which is gone afterwards, in many languages.
+
+        ``workspace`` is a folder of the server's host, seen at ``/work``; read-only unless
+        ``writable``.
+        """
+        return await self._snippet(
+            language=language,
+            code=code,
+            stdin=blob(stdin),
+            args=list(args),
+            env=dict(env or {}),
+            timeout_seconds=timeout,
+            memory=memory,
+            network=network,
+            image=image,
+            workspace_root=str(Path(workspace).absolute()) if workspace is not None else None,
+            workspace_access="read_write" if writable and workspace is not None else None,
+            sandbox=False if writable else None,
+        )
 
     async def interrupt(self) -> None:
         """Interrupts the Python call that runs, as Ctrl-C does; variables stay."""

@@ -9,6 +9,7 @@ mod doctor;
 mod env;
 mod gc;
 mod key;
+mod languages;
 mod launcher;
 mod man;
 mod output;
@@ -16,6 +17,9 @@ mod progress;
 mod run;
 mod serve;
 mod terminal;
+mod translate;
+
+pub(crate) use languages::{Known, known as known_languages};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use ringfence_core::{Code, Failure};
@@ -48,10 +52,12 @@ enum Verb {
     Env(env::Env),
     Config(config::Config),
     Key(key::Key),
+    Languages(languages::Languages),
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
     Launcher(launcher::Launcher),
+    Translate(translate::Translate),
 }
 
 /// The whole command line, for what is made from it.
@@ -91,10 +97,12 @@ pub(crate) fn main() -> ExitCode {
         Verb::Env(env) => env.main(),
         Verb::Config(config) => config.main(),
         Verb::Key(key) => key.main(),
+        Verb::Languages(languages) => languages.main(),
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),
         Verb::Launcher(launcher) => launcher.main(),
+        Verb::Translate(translate) => translate.main(),
     };
     let code = done.unwrap_or_else(|failure| report(&failure));
     UNWRITTEN.get().map_or(code, report)
@@ -142,6 +150,11 @@ fn say_json(value: &impl Serialize) -> Result<(), Failure> {
         .map_err(|e| Failure::new(Code::Internal, "cannot write the result").detail(e))?;
     say(text);
     Ok(())
+}
+
+/// Our own executable, which is also what launches and what translates.
+fn this_program() -> Result<std::path::PathBuf, Failure> {
+    std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))
 }
 
 /// Runs a verb that talks to sandboxes. One thread: the one that clones must be the only one.

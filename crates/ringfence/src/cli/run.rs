@@ -1,5 +1,7 @@
 //! `ringfence run`: one disposable sandbox.
 
+mod language;
+
 use super::container::{BackendName, ContainerArgs, shown};
 use super::output::{Sink, unwritten};
 use super::terminal;
@@ -9,8 +11,7 @@ use futures_util::StreamExt as _;
 use ringfence_core::backend::docker::Docker;
 use ringfence_core::backend::native::{Launcher, Native};
 use ringfence_core::proto::{
-    Blob, Cause, Certificate, Command, Event, ExecRequest, Exit, JobEnd, OUTPUT_LIMIT, Stdin,
-    WriteQuery,
+    Blob, Cause, Certificate, Command, Event, ExecRequest, JobEnd, OUTPUT_LIMIT, Stdin, WriteQuery,
 };
 use ringfence_core::spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};
 use ringfence_core::{
@@ -41,6 +42,9 @@ Examples:
   ringfence run script.py --input data.csv
   ringfence run --workspace .:rw -- make test
   ringfence run -t -- bash
+  ringfence run --language ruby -c 'puts 6 * 7'
+  ringfence run main.ts
+  ringfence run --jobs 4 --cases tests/ a.py b.go c.rs
   echo 1 2 3 | ringfence run -c 'print(sum(map(int, input().split())))'
   curl -s https://example.com/script.py | ringfence run - one two
   ringfence run --image ringfence/sandbox -c 'import pandas'
@@ -54,11 +58,11 @@ docs/cli.md).";
 #[derive(Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct Run {
-    /// Python code to run; what follows are its arguments
+    /// Code to run, in Python unless --language says otherwise; what follows are its arguments
     #[arg(short, long, value_name = "CODE")]
     code: Option<String>,
 
-    /// A script (.py, .sh or with a `#!` line) or `-` for Python code on standard input, and its
+    /// A script (by its name's end or its `#!` line) or `-` for code on standard input, and its
     /// arguments; after `--` a command that is there inside
     #[arg(value_name = "FILE", trailing_var_arg = true)]
     pub(super) words: Vec<String>,
@@ -66,6 +70,9 @@ pub(crate) struct Run {
     /// Whether `--` stood before the words.
     #[arg(skip)]
     pub(super) dashed: bool,
+
+    #[command(flatten)]
+    language: language::LanguageArgs,
 
     /// Joins this terminal to one inside, for shells and other interactive programs
     #[arg(short, long, conflicts_with = "json")]
@@ -246,7 +253,11 @@ struct Report<'a> {
 impl Run {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
         let json = self.json;
-        match super::block_on(self.run()) {
+        let done = match self.is_language() {
+            true => super::block_on(self.run_language()),
+            false => super::block_on(self.run()),
+        };
+        match done {
             Err(failure) if json => {
                 super::say_json(&Failed { error: &failure })?;
                 Ok(ExitCode::from(failure.code.exit_status()))
@@ -383,7 +394,7 @@ impl Run {
             let end = joined.map_err(|_| late())??;
             // What a terminal has shown was seen: nothing of it was dropped.
             self.tell(end.certificate.iter().find(|c| c.cause != Cause::Output));
-            return Ok(ExitCode::from(exit_code(&end)));
+            return Ok(ExitCode::from(end.status()));
         }
         let limit = self.output.map_or(OUTPUT_LIMIT, |size| size.0);
         request.output_limit = Some(limit);
@@ -418,7 +429,7 @@ impl Run {
                 None => return Err(Failure::new(Code::Unavailable, "the sandbox went away")),
             }
         };
-        let code = exit_code(&end);
+        let code = end.status();
         if self.json {
             super::say_json(&Report {
                 exit_code: code,
@@ -688,15 +699,5 @@ impl Signals {
             _ = self.terminate.recv() => 15,
             _ = self.hangup.recv() => 1,
         }
-    }
-}
-
-fn exit_code(end: &JobEnd) -> u8 {
-    match (end.certificate.as_ref().map(|c| c.cause), end.exit) {
-        (Some(Cause::WallClock), _) => 124,
-        (Some(Cause::Memory), _) => 137,
-        (_, Exit::Code(code)) => code as u8,
-        (_, Exit::Signal(signal)) => 128u8.saturating_add(signal as u8),
-        (_, Exit::Lost) => 70,
     }
 }

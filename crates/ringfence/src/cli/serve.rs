@@ -6,8 +6,10 @@ use crate::{backends, settings};
 use clap::Args;
 use ringfence_core::backend::native::Launcher;
 use ringfence_core::sessions::Quotas;
+use ringfence_core::snippet::{Runner, Terms};
 use ringfence_core::spec::SandboxSpec;
 use ringfence_core::{Backend, Code, Failure, Lifetime, Sessions, resolve};
+use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -120,8 +122,7 @@ fn raise_descriptors() {
 }
 
 fn native(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
-    let program =
-        std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
+    let program = super::this_program()?;
     let interpreter = settings::search().find();
     let launcher = Launcher::start(&program)?;
     let native = backends::native(config.state_dir.clone(), interpreter, launcher)?;
@@ -184,7 +185,8 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
         tokio::spawn(reopen(Arc::clone(audit), on(SignalKind::hangup())?));
     }
     tokio::spawn(http::fold(metrics.clone()));
-    let app = App::new(Arc::clone(&sessions), config, gate, audit, metrics);
+    let runner = runner(&config, &sessions)?;
+    let app = App::new(Arc::clone(&sessions), runner, config, gate, audit, metrics);
     if app.config.docker.pool > 0
         && let Err(problem) = app.prepare().await
     {
@@ -200,10 +202,24 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     let stop = stop_signal(until_eof)?;
     http::serve(&app, listener, http::router(app.clone()), stop).await;
     reaper.abort();
+    app.runner.finish().await;
     if !app.config.keep && presence.is_last() {
         end_all(&sessions).await?;
     }
     sessions.backend().close().await
+}
+
+/// What runs snippets, each in a sandbox that nobody keeps.
+fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
+    let terms = Terms {
+        program: super::this_program()?,
+        backend: config.backend.name().to_owned(),
+        images: BTreeMap::new(),
+        limits: config.limits.of_sandboxes(),
+        output: config.limits.output.0,
+        cpu_seconds: Some(config.limits.cpu_seconds),
+    };
+    Ok(Runner::new(Arc::clone(sessions.backend()), terms))
 }
 
 fn on(kind: SignalKind) -> Result<Signal, Failure> {

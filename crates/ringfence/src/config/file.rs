@@ -1,6 +1,6 @@
 //! The TOML file: its values, each with the line that it stands on.
 
-use super::near::nearest;
+use super::nearest;
 use super::settings_of;
 use ringfence_core::Failure;
 use std::collections::BTreeMap;

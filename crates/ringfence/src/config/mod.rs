@@ -4,7 +4,6 @@
 mod args;
 mod declare;
 mod file;
-mod near;
 mod sources;
 mod table;
 #[cfg(test)]
@@ -14,7 +13,7 @@ mod value;
 
 pub(crate) use args::ConfigArgs;
 pub(crate) use declare::Setting;
-pub(crate) use near::nearest;
+pub(crate) use ringfence_core::near::nearest;
 pub(crate) use sources::{Shown, Source};
 #[allow(unused_imports, reason = "for the server, which takes what it needs")]
 pub(crate) use table::{Audit, Http, Limits, Log, Otlp, Policy, Sandbox, Sessions};

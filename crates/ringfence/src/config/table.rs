@@ -237,3 +237,28 @@ impl Config {
         self.set.contains(key)
     }
 }
+
+impl Limits {
+    /// Those of each sandbox.
+    pub(crate) fn of_sandboxes(&self) -> ringfence_core::Limits {
+        ringfence_core::Limits {
+            memory: self.memory,
+            cpus: self.cpus,
+            pids: self.pids,
+            workspace: self.workspace,
+            tmp: self.tmp,
+            file_size: self.file_size,
+            open_files: self.open_files,
+        }
+    }
+}
+
+impl BackendChoice {
+    /// The name of the engine that this comes to.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto | Self::Native => "native",
+            Self::Docker => "docker",
+        }
+    }
+}

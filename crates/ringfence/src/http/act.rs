@@ -102,15 +102,15 @@ impl Act {
 
     /// A command, a call or a job came to its end.
     pub(crate) fn ended(&self, end: Result<&JobEnd, &Failure>) {
-        let outcome = match end {
-            Ok(end) => outcome(end),
-            Err(failure) => failure.code.name(),
-        };
-        if let Ok(JobEnd {
-            certificate: Some(certificate),
-            ..
-        }) = end
-        {
+        match end {
+            Ok(end) => self.finished(outcome(end), end.certificate.as_ref()),
+            Err(failure) => self.finished(failure.code.name(), None),
+        }
+    }
+
+    /// The same in a word.
+    pub(crate) fn finished(&self, outcome: &'static str, certificate: Option<&Certificate>) {
+        if let Some(certificate) = certificate {
             seen::death(certificate);
         }
         let mut said = self.lock();
@@ -208,6 +208,11 @@ pub(crate) fn hashed(sha256: String) {
 /// A command or a call came to its end, or didn't get there.
 pub(crate) fn ended(end: Result<&JobEnd, &Failure>) {
     now(|act| act.ended(end));
+}
+
+/// The same in a word, for what is no command of a session.
+pub(crate) fn finished(outcome: &'static str, certificate: Option<&Certificate>) {
+    now(|act| act.finished(outcome, certificate));
 }
 
 /// The act itself, for whoever goes on with it after the answer has begun, such as a stream of

@@ -10,7 +10,7 @@ use super::run::broken;
 use super::state::App;
 use axum::response::sse::{Event as Sse, KeepAlive, Sse as SseResponse};
 use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use ringfence_core::guest::Events;
 use ringfence_core::proto::{Blob, Event, JobEnd, OutputQuery};
@@ -160,11 +160,15 @@ pub(crate) async fn stream_job(
         }
         return Err(broken(app, session, failure));
     }
-    let events = stream::unfold(follower, async |mut follower| {
+    Ok(response(stream::unfold(follower, async |mut follower| {
         let event = follower.next().await?;
-        Some((Ok::<_, Infallible>(event), follower))
-    });
-    let mut response = SseResponse::new(events)
+        Some((event, follower))
+    })))
+}
+
+/// Events as an answer.
+pub(crate) fn response(events: impl Stream<Item = Sse> + Send + 'static) -> Response {
+    let mut response = SseResponse::new(events.map(Ok::<_, Infallible>))
         .keep_alive(KeepAlive::new().interval(HEARTBEAT))
         .into_response();
     // Proxies that gather answers would hold events back.
@@ -172,7 +176,7 @@ pub(crate) async fn stream_job(
         HeaderName::from_static("x-accel-buffering"),
         HeaderValue::from_static("no"),
     );
-    Ok(response)
+    response
 }
 
 struct Follower {

@@ -24,6 +24,7 @@ mod run;
 mod seen;
 mod serve;
 mod sessions;
+mod snippets;
 mod state;
 mod strict;
 mod toolbox;
@@ -59,6 +60,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(sessions::show, sessions::remove, sessions::change))
         .routes(routes!(sessions::suspend))
         .routes(routes!(exec::exec))
+        .routes(routes!(snippets::run))
+        .routes(routes!(snippets::batch))
+        .routes(routes!(snippets::languages))
         .routes(routes!(jobs::start, jobs::list))
         .routes(routes!(job::show, job::remove))
         .routes(routes!(job::follow))

@@ -40,12 +40,16 @@ that the request brings is kept.
 
 A server on loopback needs no key until there is one; `ringfence key add NAME` makes them.";
 
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 8] = [
     ("sessions", "Make, find, change, suspend and end sessions."),
     (
         "exec",
         "One tool call, answered with a result block that clients of the hosted code execution \
          tool can parse.",
+    ),
+    (
+        "snippets",
+        "Code in many languages, each run in a sandbox of its own that is gone afterwards.",
     ),
     (
         "jobs",

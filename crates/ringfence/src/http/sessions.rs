@@ -10,7 +10,7 @@ use http::StatusCode;
 use ringfence_core::proto::KernelRequest;
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
 use ringfence_core::spec::{SandboxSpec, Workspace};
-use ringfence_core::{Enforced, Failure, Limits, Session};
+use ringfence_core::{Enforced, Failure, Session};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Create {
             owner: caller.owner.clone(),
             key: self.key,
             spec,
-            limits: app.limits(),
+            limits: app.config.limits.of_sandboxes(),
             terms,
             kernel: KernelRequest::default(),
         })
@@ -121,7 +121,7 @@ impl Create {
 
 impl App {
     /// What was asked, within the server's policy, with the server's defaults.
-    fn spec(&self, mut spec: SandboxSpec) -> Answer<SandboxSpec> {
+    pub(super) fn spec(&self, mut spec: SandboxSpec) -> Answer<SandboxSpec> {
         use crate::config::WorkspaceChoice;
         super::policy::apply(&self.config.policy, &mut spec)?;
         spec.prefer |= self.config.limits.prefer;
@@ -142,20 +142,8 @@ impl App {
     /// Has sessions with all defaults made ready, where the backend can.
     pub(crate) async fn prepare(&self) -> Answer<()> {
         let spec = self.spec(SandboxSpec::default())?;
-        Ok(self.sessions.prepare(spec, &self.limits()).await?)
-    }
-
-    fn limits(&self) -> Limits {
-        let limits = &self.config.limits;
-        Limits {
-            memory: limits.memory,
-            cpus: limits.cpus,
-            pids: limits.pids,
-            workspace: limits.workspace,
-            tmp: limits.tmp,
-            file_size: limits.file_size,
-            open_files: limits.open_files,
-        }
+        let limits = self.config.limits.of_sandboxes();
+        Ok(self.sessions.prepare(spec, &limits).await?)
     }
 }
 

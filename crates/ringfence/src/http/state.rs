@@ -6,9 +6,9 @@ use super::health::Readiness;
 use super::problem::{Answer, Problem};
 use super::sessions::Create;
 use crate::callback::Callbacks;
-use crate::config::BackendChoice;
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_core::sessions::Owner;
+use ringfence_core::snippet::Runner;
 use ringfence_core::{Code, Failure, Session, SessionId, Sessions};
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,6 +30,9 @@ pub(crate) struct Inner {
     pub metrics: PrometheusHandle,
     pub readiness: Readiness,
     pub callbacks: Callbacks,
+    pub runner: Arc<Runner>,
+    /// Room for requests that run snippets.
+    pub snippets: Arc<tokio::sync::Semaphore>,
 }
 
 impl std::ops::Deref for App {
@@ -134,12 +137,14 @@ pub(crate) fn session_id(caller: &Caller, text: &str) -> Option<SessionId> {
 impl App {
     pub(crate) fn new(
         sessions: Arc<Sessions>,
+        runner: Runner,
         config: crate::config::Config,
         gate: Gate,
         audit: Option<Arc<Audit>>,
         metrics: PrometheusHandle,
     ) -> Self {
         let callbacks = Callbacks::new(config.policy.callbacks.clone());
+        let room = config.sessions.max as usize;
         let inner = Arc::new(Inner {
             sessions,
             config,
@@ -149,6 +154,8 @@ impl App {
             metrics,
             readiness: Readiness::default(),
             callbacks,
+            runner: Arc::new(runner),
+            snippets: Arc::new(tokio::sync::Semaphore::new(room)),
         });
         Self { inner }
     }
@@ -158,10 +165,7 @@ impl App {
     }
 
     pub(crate) fn backend_name(&self) -> &'static str {
-        match self.config.backend {
-            BackendChoice::Auto | BackendChoice::Native => "native",
-            BackendChoice::Docker => "docker",
-        }
+        self.config.backend.name()
     }
 
     /// The session of this id, if the caller may do that with it. What it may not see is not

@@ -284,7 +284,7 @@ impl Native {
         let mut args = vec!["--id".to_owned(), plan.id.to_string()];
         args.extend([
             "--workspace".to_owned(),
-            ringfence_proto::WORKSPACE.to_owned(),
+            plan.workspace_at.display().to_string(),
         ]);
         args.extend([
             "--open-files".to_owned(),
@@ -299,6 +299,7 @@ impl Native {
             guest: self.config.guest.clone(),
             args,
             env: system::environment(plan, interpreter.as_ref()),
+            folder: plan.workspace_at.clone(),
             socket: folder.join("guest.sock"),
             log: (plan.lifetime == Lifetime::Kept).then(|| folder.join("guest.log")),
             uid,

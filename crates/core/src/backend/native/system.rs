@@ -5,7 +5,7 @@ use crate::interpreter::Interpreter;
 use crate::plan::{Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
 use ringfence_jail::{Access as JailAccess, Cgroup, Item, Mount, Owner, Resource, Rlimit};
-use ringfence_proto::{Failure, WORKSPACE};
+use ringfence_proto::Failure;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -45,7 +45,7 @@ pub(super) fn environment(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec
     }
     let mut env = std::collections::BTreeMap::from([
         ("PATH".to_owned(), path),
-        ("HOME".to_owned(), WORKSPACE.to_owned()),
+        ("HOME".to_owned(), plan.workspace_at.display().to_string()),
         ("USER".to_owned(), "sandbox".to_owned()),
         ("LANG".to_owned(), "C.UTF-8".to_owned()),
         ("MPLBACKEND".to_owned(), "Agg".to_owned()),
@@ -61,6 +61,10 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
         text: text.to_owned(),
     };
     let mut items = Vec::new();
+    if plan.workspace == Workspace::Empty {
+        let path = plan.workspace_at.clone();
+        items.push(Item::Folder { path });
+    }
     if let Some(root) = &plan.rootfs {
         // Links at its top are made anew: to follow one here would lead to the host's files.
         for (name, entry) in entries_of(root) {
@@ -181,7 +185,10 @@ pub(super) fn mounts(
                 Network::None => &[],
                 Network::Host => &ETC_NETWORK,
             };
-            for name in ETC.iter().chain(network) {
+            let usual = || ETC.to_vec();
+            let named = plan.etc.as_ref();
+            let etc: Vec<&str> = named.map_or_else(usual, |n| n.iter().map(|n| &**n).collect());
+            for name in etc.iter().chain(network) {
                 let path = Path::new("/etc").join(name);
                 if path.exists() {
                     mounts.push(read_only(path.clone(), path));
@@ -198,17 +205,18 @@ pub(super) fn mounts(
         bytes: plan.limits.tmp.0,
         files: MEMORY_FILES,
     });
-    let to = PathBuf::from(WORKSPACE);
-    mounts.push(match &plan.workspace {
-        Workspace::Fresh | Workspace::Memory => Mount::Memory {
+    let to = plan.workspace_at.clone();
+    mounts.extend(match &plan.workspace {
+        Workspace::Empty => None,
+        Workspace::Fresh | Workspace::Memory => Some(Mount::Memory {
             to,
             bytes: plan.limits.workspace.0,
             files: MEMORY_FILES,
-        },
-        Workspace::Disk => Mount::Image {
+        }),
+        Workspace::Disk => Some(Mount::Image {
             file: workspace::image(folder),
             to,
-        },
+        }),
         Workspace::Folder { path, access } => {
             // Also says so here when it may not be entered.
             fs::read_dir(path).map_err(|e| {
@@ -217,7 +225,7 @@ pub(super) fn mounts(
                     &e,
                 )
             })?;
-            host(path, to, *access)?
+            Some(host(path, to, *access)?)
         }
     });
     for folder in interpreter

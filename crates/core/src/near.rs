@@ -1,10 +1,7 @@
 //! What somebody may have meant.
 
 /// The known word nearest to a mistyped one; absent where nothing is near enough to be meant.
-pub(crate) fn nearest<'a>(
-    mistyped: &str,
-    known: impl IntoIterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn nearest<'a>(mistyped: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let farthest = (mistyped.chars().count() / 3).max(1);
     known
         .into_iter()

@@ -1,0 +1,265 @@
+//! Many programs, or one on many inputs: each in a sandbox of its own, so many at a time as the
+//! machine has processors.
+
+use super::outcome::Outcome;
+use super::program::Program;
+use super::run::{Prepared, Runner, Wires};
+use futures_util::{Stream, StreamExt as _, stream};
+use ringfence_proto::{Blob, Failure};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// How what a program printed is held against what it should have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Compare {
+    /// Without white space at the ends of lines and of the whole.
+    #[default]
+    Trimmed,
+    /// Byte by byte.
+    Exact,
+}
+
+/// One input, and what should come of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Case {
+    /// The caller's own name for it.
+    pub name: Option<String>,
+    pub stdin: Blob,
+    pub expected_stdout: Option<Blob>,
+    pub compare: Compare,
+}
+
+/// What is said about a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It ended well, and printed what was expected, if anything was.
+    Accepted,
+    WrongAnswer,
+    RuntimeError,
+    TimeLimit,
+    MemoryLimit,
+    OutputLimit,
+    CompileError,
+    /// Ringfence could not run it: see `error`.
+    NotRun,
+}
+
+/// A program with its inputs; without any it is run once, on its own.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub program: Result<Program, Failure>,
+    pub cases: Vec<Case>,
+}
+
+/// Programs to be run.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    pub entries: Vec<Entry>,
+    /// At one time; as many as the machine has processors when absent.
+    pub jobs: Option<usize>,
+    /// Results come in the order of the entries, not as they finish.
+    pub ordered: bool,
+}
+
+/// What came of one program on one input.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Judged {
+    /// Which of the entries.
+    pub index: usize,
+    /// Which of its cases, where it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub case: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub verdict: Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Box<Outcome>>,
+    /// Why it was not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+}
+
+impl Compare {
+    fn same(self, printed: &[u8], expected: &[u8]) -> bool {
+        match self {
+            Self::Exact => printed == expected,
+            Self::Trimmed => trimmed(printed).eq(trimmed(expected)),
+        }
+    }
+}
+
+/// The lines without white space at their ends, and without empty ones at the end.
+fn trimmed(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = text.trim_ascii_end().split(|byte| *byte == b'\n');
+    lines.map(<[u8]>::trim_ascii_end)
+}
+
+impl Verdict {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::WrongAnswer => "wrong_answer",
+            Self::RuntimeError => "runtime_error",
+            Self::TimeLimit => "time_limit",
+            Self::MemoryLimit => "memory_limit",
+            Self::OutputLimit => "output_limit",
+            Self::CompileError => "compile_error",
+            Self::NotRun => "not_run",
+        }
+    }
+
+    fn of(outcome: &Outcome, case: Option<&Case>) -> Self {
+        use super::outcome::Stage;
+        use ringfence_proto::Cause;
+        match outcome.stage {
+            Stage::Start => return Self::NotRun,
+            Stage::Compile => return Self::CompileError,
+            Stage::Run => {}
+        }
+        match outcome.certificate.as_ref().map(|c| c.cause) {
+            Some(Cause::WallClock | Cause::Cpu) => return Self::TimeLimit,
+            Some(Cause::Memory) => return Self::MemoryLimit,
+            _ if outcome.stdout_truncated => return Self::OutputLimit,
+            _ if !outcome.ok => return Self::RuntimeError,
+            _ => {}
+        }
+        let expected = case.and_then(|case| Some((case, case.expected_stdout.as_ref()?)));
+        match expected {
+            Some((case, expected)) if !case.compare.same(&outcome.stdout.0, &expected.0) => {
+                Self::WrongAnswer
+            }
+            _ => Self::Accepted,
+        }
+    }
+}
+
+/// As many as the machine has processors.
+fn usual_jobs() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+impl Runner {
+    /// Runs a batch. What one entry does harms no other; when the stream is dropped, what runs is
+    /// ended.
+    pub fn batch(self: Arc<Self>, batch: Batch) -> impl Stream<Item = Judged> + Send {
+        let jobs = batch.jobs.unwrap_or_else(usual_jobs).max(1);
+        let ordered = batch.ordered;
+        let works = self.works(batch.entries);
+        let works = stream::iter(works.into_iter().map(Work::run));
+        match ordered {
+            true => works.buffered(jobs).left_stream(),
+            false => works.buffer_unordered(jobs).right_stream(),
+        }
+    }
+
+    fn works(self: &Arc<Self>, entries: Vec<Entry>) -> Vec<Work> {
+        let mut works = Vec::new();
+        for (index, Entry { program, cases }) in entries.into_iter().enumerate() {
+            let shared = Arc::new(Shared {
+                runner: Arc::clone(self),
+                program,
+                prepared: tokio::sync::OnceCell::new(),
+            });
+            if cases.is_empty() {
+                works.push(Work::new(&shared, index, None));
+            }
+            for (at, case) in cases.into_iter().enumerate() {
+                works.push(Work::new(&shared, index, Some((at, case))));
+            }
+        }
+        works
+    }
+}
+
+/// A program that several cases share: it is prepared once, by the first of them.
+struct Shared {
+    runner: Arc<Runner>,
+    program: Result<Program, Failure>,
+    prepared: tokio::sync::OnceCell<Result<Result<Prepared, Box<Outcome>>, Failure>>,
+}
+
+struct Work {
+    shared: Arc<Shared>,
+    index: usize,
+    case: Option<(usize, Case)>,
+}
+
+impl Work {
+    fn new(shared: &Arc<Shared>, index: usize, case: Option<(usize, Case)>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            index,
+            case,
+        }
+    }
+
+    async fn run(self) -> Judged {
+        let done = self.outcome().await;
+        let case = self.case.as_ref();
+        let verdict = match &done {
+            Ok(outcome) => Verdict::of(outcome, case.map(|(_, case)| case)),
+            Err(_) => Verdict::NotRun,
+        };
+        let (outcome, error) = match done {
+            Ok(outcome) => (Some(Box::new(outcome)), None),
+            Err(failure) => (None, Some(failure)),
+        };
+        Judged {
+            index: self.index,
+            case: case.map(|(at, _)| *at),
+            name: case.and_then(|(_, case)| case.name.clone()),
+            verdict,
+            outcome,
+            error,
+        }
+    }
+
+    async fn outcome(&self) -> Result<Outcome, Failure> {
+        let Shared {
+            runner,
+            program,
+            prepared,
+        } = &*self.shared;
+        let program = program.as_ref().map_err(Clone::clone)?;
+        let Some((_, case)) = &self.case else {
+            return runner.run(program, Wires::default()).await;
+        };
+        let prepared = prepared.get_or_init(|| runner.prepare(program, None)).await;
+        match prepared {
+            Ok(Ok(prepared)) => {
+                let stdin = case.stdin.clone();
+                runner.run_prepared(program, prepared, stdin).await
+            }
+            Ok(Err(refused)) => Ok((**refused).clone()),
+            Err(failure) => runner.without_engine(program, failure.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trimmed_forgives_white_space_and_exact_does_not() {
+        for (printed, expected, trimmed) in [
+            ("1\n2\n", "1\n2", true),
+            ("1 \r\n2\n\n", "1\n2\n", true),
+            ("1\n\n2", "1\n2", false),
+            (" 1", "1", false),
+            ("", "\n", true),
+        ] {
+            let (a, b) = (printed.as_bytes(), expected.as_bytes());
+            assert_eq!(Compare::Trimmed.same(a, b), trimmed, "{printed:?}");
+            assert!(!Compare::Exact.same(a, b), "{printed:?}");
+            assert!(Compare::Exact.same(a, a), "{printed:?}");
+        }
+    }
+}

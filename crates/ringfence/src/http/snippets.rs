@@ -1,0 +1,366 @@
+//! `/run` and `/run/batch`: code in a sandbox of its own, in many languages.
+
+use super::act::{self, Act};
+use super::events::{self, shown};
+use super::extract::Body;
+use super::problem::{Answer, Problem, ProblemBody};
+use super::state::{App, Caller, Scope};
+use crate::cli::Known;
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::response::sse::Event as Sse;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::{Stream, StreamExt as _, stream};
+use http::HeaderMap;
+use ringfence_core::proto::Cause;
+use ringfence_core::snippet::{
+    Batch, Case, Entry, Judged, Outcome, Program, Progress, Snippet, Wires,
+};
+use ringfence_core::spec::SandboxSpec;
+use ringfence_core::{Code, Failure};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use utoipa::ToSchema;
+
+/// Most runs of one batch, and most of them at one time.
+const MOST_RUNS: usize = 10_000;
+const MOST_JOBS: usize = 64;
+
+/// Snippets to run, or to try on cases.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "snippets": [{"language": "python", "code": "print(int(input()) * 2)"}],
+    "cases": [{"stdin": "21", "expected_stdout": "42"}],
+}))]
+pub(crate) struct BatchRequest {
+    #[schema(max_items = 10000)]
+    snippets: Vec<Snippet>,
+    /// Each snippet is run on each of them; without any it is run once, on its own input.
+    #[serde(default)]
+    #[schema(max_items = 10000)]
+    cases: Vec<Case>,
+    /// How many run at one time: as many as the machine has processors when absent.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 64)]
+    jobs: Option<usize>,
+    /// Results come in the order of the snippets and cases, not as they finish.
+    #[serde(default)]
+    ordered: bool,
+}
+
+/// What came of a batch.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct BatchAnswer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    results: Option<Vec<Judged>>,
+    /// How many results have which verdict.
+    #[schema(value_type = BTreeMap<String, usize>)]
+    verdicts: BTreeMap<&'static str, usize>,
+    duration_ms: u64,
+}
+
+/// One event of a snippet that runs, or of a batch.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "for the description only")]
+pub(crate) struct SnippetEvent {
+    #[schema(value_type = SnippetEventName)]
+    event: String,
+    /// JSON: of output its `text` or `base64`; of `result` a `Judged`; a `ProblemBody` of
+    /// `failure`; of `done` the answer.
+    #[schema(content_media_type = "application/json")]
+    data: String,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[allow(dead_code, reason = "for the description only")]
+pub(crate) enum SnippetEventName {
+    Compiling,
+    Stdout,
+    Stderr,
+    Result,
+    Done,
+    Failure,
+}
+
+impl App {
+    /// A snippet that was checked, within the server's policy and with its defaults.
+    fn program(&self, snippet: Snippet) -> Answer<Program> {
+        let base = self.spec(SandboxSpec::default())?;
+        let mut program = Program::new(snippet, base)?;
+        // The interpreter and the environment are the server's own, and not looked at again.
+        let own = (program.spec.python.take(), program.spec.environment.take());
+        super::policy::apply(&self.config.policy, &mut program.spec)?;
+        (program.spec.python, program.spec.environment) = own;
+        Ok(program)
+    }
+
+    /// Room for one request that makes sandboxes nobody keeps.
+    fn room(&self) -> Answer<OwnedSemaphorePermit> {
+        let room = Arc::clone(&self.snippets).try_acquire_owned();
+        room.map_err(|_| {
+            let most = self.config.sessions.max;
+            let message = format!("too many snippets run already: {most}");
+            Failure::new(Code::Full, message)
+                .hint("try again later")
+                .into()
+        })
+    }
+}
+
+/// How a snippet ended, in a word, for those who watch.
+fn word(outcome: &Outcome) -> &'static str {
+    match &outcome.certificate {
+        Some(certificate) if certificate.cause != Cause::Output => certificate.cause.name(),
+        _ if outcome.error.is_some() => "unavailable",
+        _ if outcome.ok => "ok",
+        _ => "failed",
+    }
+}
+
+fn noted(act: Option<&Act>, done: &Result<Outcome, Failure>) {
+    let (word, certificate) = match done {
+        Ok(outcome) => (word(outcome), outcome.certificate.as_ref()),
+        Err(failure) => (failure.code.name(), None),
+    };
+    match act {
+        Some(act) => act.finished(word, certificate),
+        None => act::finished(word, certificate),
+    }
+}
+
+/// Runs code in a sandbox of its own. With `Accept: text/event-stream` its output comes as events,
+/// and the last one, `done`, carries the answer.
+#[utoipa::path(
+    post,
+    path = "/run",
+    tag = "snippets",
+    request_body = Snippet,
+    responses(
+        (status = 200, description = "the outcome, or events until it is there", content(
+            (Outcome = "application/json"),
+            (SnippetEvent = "text/event-stream"),
+        )),
+        (status = "4XX", body = ProblemBody),
+        (status = 503, body = ProblemBody, description = "too many at one time"),
+    )
+)]
+pub(crate) async fn run(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Body(snippet): Body<Snippet>,
+) -> Answer<Response> {
+    caller.may_beyond(Scope::Use)?;
+    act::runs("snippet", &snippet.code)?;
+    let program = app.program(snippet)?;
+    let room = app.room()?;
+    if events::wanted(&headers) {
+        let act = act::later();
+        return Ok(events::response(followed(app, program, act, room)));
+    }
+    let done = app.runner.run(&program, Wires::default()).await;
+    drop(room);
+    noted(None, &done);
+    Ok(Json(done?).into_response())
+}
+
+type Running = Pin<Box<dyn Future<Output = Result<Outcome, Failure>> + Send>>;
+
+/// A snippet that runs while somebody reads: its sandbox goes with the stream.
+fn followed(
+    app: App,
+    program: Program,
+    act: Option<Arc<Act>>,
+    room: OwnedSemaphorePermit,
+) -> impl Stream<Item = Sse> + Send {
+    struct Following {
+        running: Option<Running>,
+        progress: mpsc::Receiver<Progress>,
+        act: Option<Arc<Act>>,
+    }
+    let (watch, progress) = mpsc::channel(64);
+    let running: Running = Box::pin(async move {
+        let _room = room;
+        let wires = Wires {
+            watch: Some(watch),
+            stdin: None,
+        };
+        app.runner.run(&program, wires).await
+    });
+    let start = Following {
+        running: Some(running),
+        progress,
+        act,
+    };
+    stream::unfold(start, async |mut state| {
+        let running = state.running.as_mut()?;
+        let event = tokio::select! {
+            // What was said comes before the end.
+            biased;
+            Some(progress) = state.progress.recv() => told(progress),
+            done = running => {
+                state.running = None;
+                noted(state.act.as_deref(), &done);
+                state.act = None;
+                ended(done)
+            }
+        };
+        Some((event, state))
+    })
+}
+
+fn told(progress: Progress) -> Sse {
+    let (name, data) = match progress {
+        Progress::Compiling => ("compiling", json!({})),
+        Progress::Stdout(data) => ("stdout", shown(&data)),
+        Progress::Stderr(data) => ("stderr", shown(&data)),
+    };
+    event(name, &data)
+}
+
+fn ended(done: Result<impl Serialize, Failure>) -> Sse {
+    match done {
+        Ok(answer) => event("done", &answer),
+        Err(failure) => event("failure", &Problem::from(failure).into_parts().1),
+    }
+}
+
+fn event(name: &'static str, data: &impl Serialize) -> Sse {
+    let event = Sse::default().event(name);
+    // All of our data can be written as JSON.
+    event.json_data(data).unwrap_or_default()
+}
+
+/// Runs many snippets, or tries them on cases: each in a sandbox of its own, so many at a time as
+/// the machine has processors. With `Accept: text/event-stream` each result is an event as soon as
+/// it is there, and `done` counts the verdicts.
+#[utoipa::path(
+    post,
+    path = "/run/batch",
+    tag = "snippets",
+    request_body = BatchRequest,
+    responses(
+        (status = 200, description = "all results, or events as they come", content(
+            (BatchAnswer = "application/json"),
+            (SnippetEvent = "text/event-stream"),
+        )),
+        (status = "4XX", body = ProblemBody),
+        (status = 503, body = ProblemBody, description = "too many at one time"),
+    )
+)]
+pub(crate) async fn batch(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    Body(request): Body<BatchRequest>,
+) -> Answer<Response> {
+    caller.may_beyond(Scope::Use)?;
+    let runs = request.snippets.len() * request.cases.len().max(1);
+    if !(1..=MOST_RUNS).contains(&runs) {
+        let message = format!("snippets and cases must come to 1 to {MOST_RUNS} runs, not {runs}");
+        return Err(Problem::at(&["body", "snippets"], message, "value_error"));
+    }
+    if request
+        .jobs
+        .is_some_and(|jobs| !(1..=MOST_JOBS).contains(&jobs))
+    {
+        let message = format!("must be between 1 and {MOST_JOBS}");
+        return Err(Problem::at(&["body", "jobs"], message, "value_error"));
+    }
+    let code: Vec<&str> = request.snippets.iter().map(|s| s.code.as_str()).collect();
+    act::runs("batch", &code.join("\n"))?;
+    let entry = |snippet| Entry {
+        program: app.program(snippet).map_err(|p| p.failure().clone()),
+        cases: request.cases.clone(),
+    };
+    let batch = Batch {
+        entries: request.snippets.into_iter().map(entry).collect(),
+        jobs: request.jobs,
+        ordered: request.ordered,
+    };
+    let room = app.room()?;
+    let begun = Instant::now();
+    let results = Arc::clone(&app.runner).batch(batch);
+    if events::wanted(&headers) {
+        let judging = Judging {
+            results: Some(Box::pin(results)),
+            verdicts: BTreeMap::new(),
+            begun,
+            act: act::later(),
+            _room: room,
+        };
+        return Ok(events::response(judging.events()));
+    }
+    let mut results: Vec<Judged> = results.collect().await;
+    results.sort_by_key(|result| (result.index, result.case));
+    let mut verdicts = BTreeMap::new();
+    results
+        .iter()
+        .for_each(|result| count(&mut verdicts, result));
+    act::finished("ok", None);
+    let answer = BatchAnswer {
+        results: Some(results),
+        verdicts,
+        duration_ms: begun.elapsed().as_millis() as u64,
+    };
+    Ok(Json(answer).into_response())
+}
+
+fn count(verdicts: &mut BTreeMap<&'static str, usize>, result: &Judged) {
+    *verdicts.entry(result.verdict.name()).or_default() += 1;
+}
+
+/// A batch that runs while somebody reads.
+struct Judging {
+    results: Option<Pin<Box<dyn Stream<Item = Judged> + Send>>>,
+    verdicts: BTreeMap<&'static str, usize>,
+    begun: Instant,
+    act: Option<Arc<Act>>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Judging {
+    fn events(self) -> impl Stream<Item = Sse> + Send {
+        stream::unfold(self, async |mut state| {
+            let event = match state.results.as_mut()?.next().await {
+                Some(result) => {
+                    count(&mut state.verdicts, &result);
+                    event("result", &result)
+                }
+                None => state.end(),
+            };
+            Some((event, state))
+        })
+    }
+
+    fn end(&mut self) -> Sse {
+        self.results = None;
+        if let Some(act) = self.act.take() {
+            act.finished("ok", None);
+        }
+        ended(Ok(BatchAnswer {
+            results: None,
+            verdicts: std::mem::take(&mut self.verdicts),
+            duration_ms: self.begun.elapsed().as_millis() as u64,
+        }))
+    }
+}
+
+/// The languages, and what of them is on this host.
+#[utoipa::path(
+    get,
+    path = "/languages",
+    tag = "snippets",
+    responses((status = 200, body = [Known]), (status = "4XX", body = ProblemBody))
+)]
+pub(crate) async fn languages(Extension(caller): Extension<Caller>) -> Answer<Json<Vec<Known>>> {
+    caller.may(Scope::Read)?;
+    Ok(Json(crate::cli::known_languages()))
+}

@@ -1,0 +1,35 @@
+"""The little that the axio face asks of a Docker engine itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .._client import Client
+from .._io import AsyncIo
+from .._wire import Endpoint, Request
+from ..errors import RingfenceError
+
+
+async def ping(url: str) -> None:
+    """Raises what the original raises when nobody is there."""
+    try:
+        await _ask(url, "/_ping")
+    except RingfenceError as error:
+        raise RuntimeError(f"Docker daemon not available at {url!r}: {error}") from error
+
+
+async def container(url: str, session: str) -> str:
+    """The id of a session's container."""
+    filters = json.dumps({"label": [f"ringfence={session.replace('_', '-')}"]})
+    found = json.loads(await _ask(url, "/containers/json", all=1, filters=filters))
+    return str(found[0]["Id"]) if found else session
+
+
+async def _ask(url: str, path: str, **query: Any) -> bytes:
+    endpoint = Endpoint.of(url.replace("tcp://", "http://", 1))
+    client = Client(lambda: endpoint, None, AsyncIo())
+    try:
+        return (await client.call(Request("GET", path, query, patience=10))).body
+    finally:
+        client.close()

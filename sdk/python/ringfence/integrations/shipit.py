@@ -1,0 +1,92 @@
+"""``CodeExecutionTool`` of shipit_agent, on Ringfence: change the import, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from shipit_agent.tools.base import ToolContext, ToolOutput
+from shipit_agent.tools.code_execution import CodeExecutionTool as _Original
+from shipit_agent.tools.formatting import clip_text
+
+from ..blocking import SyncSandbox
+from ..errors import RingfenceError, Unavailable
+from ._place import place
+
+_NO_DOCKER = (
+    "Error: docker is not installed or not on PATH. "
+    "Install Docker Desktop or call the tool without sandbox=true."
+)
+
+
+class CodeExecutionTool(_Original):
+    """Runs each snippet in a sandbox of its own.
+
+    ``sandbox=True`` is a container as in the original: no network, the workspace read-only.
+    ``sandbox=False`` is a native sandbox, in which the workspace can be written to; with
+    ``trust="full"`` it is a local process, as in the original. ``on`` says where sandboxes are
+    made instead of that: ``native``, ``docker``, or the address of a server.
+    """
+
+    def __init__(
+        self,
+        *,
+        trust: Literal["none", "full"] = "none",
+        on: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.trust = trust
+        self._on = on
+
+    def run(self, context: ToolContext, **kwargs: Any) -> ToolOutput:
+        sandbox = bool(kwargs.get("sandbox", False))
+        if self.trust == "full" and not sandbox:
+            return super().run(context, **kwargs)
+        language = self._normalize_language(str(kwargs["language"]))
+        if language not in self.LANGUAGE_COMMANDS:
+            known = ", ".join(self.supported_languages())
+            raise ValueError(f"Unsupported language: {kwargs['language']}; known are {known}")
+        workspace = Path(str(kwargs.get("workspace_root") or self.workspace_root)).expanduser().resolve()
+        workspace.mkdir(parents=True, exist_ok=True)
+        network = bool(kwargs.get("network", False))
+        image = kwargs.get("image") or self.SANDBOX_IMAGES.get(language)
+        contained = sandbox and self._on != "native"
+        about = {
+            "language": language,
+            "supported_languages": self.supported_languages(),
+            "workspace_root": str(workspace),
+            "sandbox": sandbox,
+            "sandbox_image": image if sandbox else None,
+            "sandbox_network": network if sandbox else False,
+        }
+        ours = SyncSandbox(**place(self._on or ("docker" if sandbox else "native")))
+        try:
+            done = ours.run(
+                str(kwargs["code"]),
+                language,
+                timeout=float(kwargs.get("timeout_seconds") or self.timeout_seconds),
+                network=network and sandbox,
+                image=image if contained else None,
+                workspace=workspace,
+                writable=not sandbox,
+            )
+        except Unavailable as error:
+            text = _NO_DOCKER if sandbox else f"Error: {error}"
+            return ToolOutput(text=text, metadata={**about, "ok": False, "error": str(error)})
+        except RingfenceError as error:
+            return ToolOutput(text=f"Error: {error}", metadata={**about, "ok": False, "error": str(error)})
+        finally:
+            ours.close()
+        lines = ["stdout:", clip_text(done.stdout.rstrip()), "stderr:", clip_text(done.stderr.rstrip())]
+        return ToolOutput(
+            text="\n".join([f"exit_code: {done.exit_code}", *lines]).strip(),
+            metadata={
+                **about,
+                "ok": done.ok,
+                "exit_code": done.exit_code,
+                "stdout": done.stdout,
+                "stderr": done.stderr,
+                "script_path": done.details["script_path"],
+            },
+        )
