@@ -4,117 +4,19 @@
 //! turns with bare Python, round by round; then eight clients create, exec and delete; then so many
 //! sessions (500 when absent, 0 for none) live at once, with a call to each.
 
-use serde_json::{Value, json};
-use std::error::Error;
-use std::io::{BufRead as _, BufReader, Read as _, Write};
-use std::net::TcpStream;
+mod client;
+
+use client::{Client, PYTHON, Result, Server, quantile};
+use serde_json::json;
+use std::io::Write as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
-const PYTHON: &str = "/usr/bin/python3";
 const CLIENTS: usize = 8;
 
-/// A server of its own, ended with all of its sessions.
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    fn start(state: &Path, sessions: usize) -> Result<Self> {
-        let program = std::env::current_exe()?.with_file_name("ringfence");
-        if !program.is_file() {
-            return Err(format!("build it first: {} is missing", program.display()).into());
-        }
-        let most = (sessions + CLIENTS + 16).to_string();
-        let mut child = Command::new(program)
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error"])
-            .args(["--python", PYTHON])
-            .args(["--max-sessions", &most, "--state-dir"])
-            .arg(state)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let mut lines = BufReader::new(child.stderr.take().ok_or("no stderr")?).lines();
-        let address = loop {
-            let line = lines.next().ok_or("the server ended")??;
-            if let Some(rest) = line.split("listening on http://").nth(1) {
-                break rest.split(' ').next().unwrap_or_default().to_owned();
-            }
-        };
-        std::thread::spawn(move || {
-            for line in lines.map_while(std::result::Result::ok) {
-                let _ = writeln!(anstream::stderr(), "{line}");
-            }
-        });
-        Ok(Self { child, address })
-    }
-
-    /// Private memory of the server's own process, in KiB.
-    fn memory(&self) -> Result<u64> {
-        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
-        Ok(text
-            .lines()
-            .filter(|line| line.starts_with("Private_"))
-            .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
-            .sum())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = Command::new("kill")
-            .arg(self.child.id().to_string())
-            .status();
-        let _ = self.child.wait();
-    }
-}
-
-/// A connection that is kept alive.
-struct Client {
-    stream: BufReader<TcpStream>,
-}
-
 impl Client {
-    fn new(server: &Server) -> Result<Self> {
-        let stream = TcpStream::connect(&server.address)?;
-        stream.set_nodelay(true)?;
-        let stream = BufReader::new(stream);
-        Ok(Self { stream })
-    }
-
-    fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<(u16, Value)> {
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-             content-length: {length}\r\n\r\n{body}"
-        );
-        self.stream.get_mut().write_all(head.as_bytes())?;
-        let mut line = String::new();
-        self.stream.read_line(&mut line)?;
-        let status = line.split(' ').nth(1).ok_or("no status")?.parse()?;
-        let mut length = 0;
-        loop {
-            line.clear();
-            self.stream.read_line(&mut line)?;
-            if line.trim().is_empty() {
-                break;
-            }
-            let (name, value) = line.split_once(':').ok_or("a bad header")?;
-            if name.eq_ignore_ascii_case("content-length") {
-                length = value.trim().parse()?;
-            }
-        }
-        let mut body = vec![0; length];
-        self.stream.read_exact(&mut body)?;
-        Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)))
-    }
-
     fn create(&mut self) -> Result<String> {
         let (status, made) = self.ask("POST", "/sessions", "{}")?;
         match made["session_id"].as_str() {
@@ -154,13 +56,6 @@ fn bare() -> Result<Duration> {
     }
 }
 
-fn quantile(samples: &[Duration], q: f64) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort();
-    let index = ((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1));
-    sorted.get(index).map_or(0.0, Duration::as_secs_f64) * 1000.0
-}
-
 /// How often eight threads can do it in a second, each `times` times.
 fn per_second(times: usize, work: impl Fn() -> Result<()> + Sync) -> Result<f64> {
     let failed = AtomicUsize::new(0);
@@ -196,7 +91,7 @@ fn main() -> Result<()> {
 }
 
 fn measure(home: &Path, rounds: usize, sessions: usize) -> Result<()> {
-    let server = Server::start(&home.join("state"), sessions)?;
+    let server = Server::start(&home.join("state"), sessions + CLIENTS + 16)?;
     let mut client = Client::new(&server)?;
     let code = json!({"tool": "code_execution", "input": {"code": "print(1)"}}).to_string();
     let bash = json!({"tool": "bash_code_execution", "input": {"command": "echo 1"}}).to_string();
@@ -272,7 +167,7 @@ fn measure(home: &Path, rounds: usize, sessions: usize) -> Result<()> {
 /// So many sessions at once, with a call to each.
 fn hold(server: &Server, sessions: usize, code: &str) -> Result<()> {
     let mut client = Client::new(server)?;
-    let before = server.memory()?;
+    let before = memory(server)?;
     let mut ids = Vec::new();
     for _ in 0..sessions {
         let id = client.create()?;
@@ -282,7 +177,7 @@ fn hold(server: &Server, sessions: usize, code: &str) -> Result<()> {
     for id in &ids {
         client.exec(id, code, "1")?;
     }
-    let after = server.memory()?;
+    let after = memory(server)?;
     for id in &ids {
         client.delete(id)?;
     }
@@ -295,4 +190,14 @@ fn hold(server: &Server, sessions: usize, code: &str) -> Result<()> {
         before as f64 / 1024.0
     )?;
     Ok(())
+}
+
+/// Private memory of the server's own process, in KiB.
+fn memory(server: &Server) -> Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", server.child.id()))?;
+    Ok(text
+        .lines()
+        .filter(|line| line.starts_with("Private_"))
+        .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum())
 }

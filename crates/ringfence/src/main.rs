@@ -3,10 +3,12 @@
 mod backends;
 mod callback;
 mod cli;
+mod client;
 mod config;
 mod embedded;
 mod http;
 mod keys;
+mod mcp;
 mod settings;
 
 use std::process::ExitCode;

@@ -35,6 +35,16 @@ pub(crate) const CONFIG: Variable = Variable {
     meaning: "file of settings for `serve`, `config` and `key`; see [config.md](config.md)",
     default: "`/etc/ringfence/config.toml` for root, else `ringfence/config.toml` below `XDG_CONFIG_HOME`, if it is there",
 };
+const URL: Variable = Variable {
+    name: "RINGFENCE_URL",
+    meaning: "the server that `new`, `ls`, `exec`, `shell`, `cp`, `logs` and `rm` talk to",
+    default: "a server inside the command itself",
+};
+const API_KEY: Variable = Variable {
+    name: "RINGFENCE_API_KEY",
+    meaning: "the key that is shown to that server",
+    default: "none",
+};
 const STATE_HOME: Variable = Variable {
     name: "XDG_STATE_HOME",
     meaning: "the user's folder for state; not looked at for root",
@@ -113,11 +123,13 @@ const NO_COLOR: Variable = Variable {
 };
 
 /// Every variable that is read but for those of settings, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 19] = [
+pub(crate) const ALL: [&Variable; 21] = [
     &STATE_DIR,
     &CACHE_DIR,
     &DATA_DIR,
     &CONFIG,
+    &URL,
+    &API_KEY,
     &STATE_HOME,
     &CACHE_HOME,
     &DATA_HOME,
@@ -264,6 +276,24 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
         .filter(|folder| folder.starts_with('/'))
         .map(|folder| PathBuf::from(folder).join(name))
         .find(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
+}
+
+/// The server that verbs talk to.
+pub(crate) fn server_url() -> Option<String> {
+    URL.text()
+}
+
+/// What is shown to it.
+pub(crate) fn api_key() -> Option<String> {
+    API_KEY.text()
+}
+
+/// The user's home, and where programs keep their configuration.
+pub(crate) fn home_and_config() -> (PathBuf, PathBuf) {
+    let config = CONFIG_HOME
+        .folder()
+        .unwrap_or_else(|| home().join(".config"));
+    (home(), config)
 }
 
 /// The kind of the terminal that we are on.

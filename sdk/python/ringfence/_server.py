@@ -10,15 +10,17 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from ._wire import Endpoint
-from .errors import RingfenceError, Unavailable
+from .errors import Unavailable
 
 #: What a program may ask of its own server: it could do all this without asking.
 _OWN = (
@@ -31,6 +33,9 @@ _OWN = (
     "--idle-timeout=30d",
     "--log-level=warn",
 )
+
+#: Seconds in which a server may still be starting.
+_YOUNG = 60.0
 
 _lock = threading.Lock()
 _servers: dict[tuple[str | None, str | None], _Server] = {}
@@ -64,8 +69,26 @@ def program() -> str:
     )
 
 
+def _sweep() -> None:
+    """Removes the folders that killed programs left, once their servers and sandboxes are gone."""
+    for path in Path(tempfile.gettempdir()).glob("ringfence-*/socket"):
+        folder = path.parent
+        try:
+            about = folder.stat()
+            if about.st_uid != os.getuid() or time.time() - about.st_mtime < _YOUNG:
+                continue
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(path))
+        except ConnectionRefusedError:
+            if not any((folder / "state").rglob("sandbox.json")):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # somebody else was quicker
+
+
 class _Server:
     def __init__(self, backend: str | None, engine: str | None) -> None:
+        _sweep()
         self._folder = Path(tempfile.mkdtemp(prefix="ringfence-"))
         path = self._folder / "socket"
         self.endpoint = Endpoint(socket=str(path))
@@ -106,7 +129,8 @@ class _Server:
             said.append(line.decode(errors="replace").strip())
         self.end()
         why = "; ".join(said[-5:]) or f"it ended with {self._process.returncode}"
-        raise RingfenceError(f"the private server did not start: {why}", hint="ringfence doctor")
+        message = f"the private server did not start: {why}"
+        raise Unavailable(message, code="unavailable", hint="ringfence doctor")
 
     def _pass_on(self) -> None:
         """What the server says after its start is for whoever reads our standard error."""

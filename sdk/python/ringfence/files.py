@@ -10,7 +10,7 @@ from typing import Any
 
 from ._link import Link
 from ._wire import Request, multipart
-from .errors import NotFound
+from .errors import Denied, NotFound
 from .results import Edited, Entry, Match
 
 Entries = list[Entry]
@@ -170,7 +170,7 @@ def _unpack(archive: bytes, folder: Path) -> None:
         for member in members:
             place = (root / member.name).resolve()
             if not place.is_relative_to(root):
-                raise NotFound(f"{member.name!r} is not below {folder}", code="forbidden")
+                raise Denied(f"{member.name!r} is not below {folder}", code="forbidden")
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
             elif (content := members.extractfile(member) if member.isfile() else None) is not None:

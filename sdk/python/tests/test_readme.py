@@ -1,4 +1,4 @@
-"""Every block of the README runs."""
+"""Every block of Python on this package's page and on the first page runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
-BLOCKS = re.findall(r"^## (.+?)$|^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
+PAGES = [Path(__file__).parent.parent / "README.md", Path(__file__).parents[3] / "README.md"]
+TEXT = "\n".join(page.read_text() for page in PAGES)
+BLOCKS = re.findall(r"^## (.+?)$|^```python\n(.*?)^```$", TEXT, re.M | re.S)
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -30,4 +31,4 @@ def test_block(title: str, code: str, tmp_path: Path) -> None:
 
 
 def test_there_are_blocks() -> None:
-    assert len(blocks()) >= 7
+    assert len(blocks()) >= 10

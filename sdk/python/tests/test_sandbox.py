@@ -193,3 +193,33 @@ def test_what_is_closed_stays_closed(make: Callable[..., Any]) -> None:
     sandbox.close()
     with pytest.raises(InvalidInput, match="is closed"):
         sandbox.python("1")
+
+
+def test_snippets_have_sandboxes_of_their_own(sandbox: Any, tmp_path: Path) -> None:
+    sandbox.files.write("mine", "x")
+    done = sandbox.run("ls; cat; exit 3", "bash", stdin="in", env={"A": "b"}, timeout=10)
+    assert (done.ok, done.exit_code, done.stdout, done.language) == (False, 3, "in", "bash")
+    assert str(done).startswith("exit_code: 3\nstdout:\nin")
+    assert sandbox.run("import sys; print(sys.argv[1:])", args=["a b"]).stdout == "['a b']\n"
+    assert sandbox.run("while True: pass", timeout=0.5).certificate.cause == "wall_clock"
+    (tmp_path / "x").write_text("seen")
+    assert sandbox.run("cat x; echo > y", "sh", workspace=tmp_path).stdout == "seen"
+    assert sandbox.run("echo made > y", "sh", workspace=tmp_path, writable=True).ok
+    assert (tmp_path / "y").read_text() == "made\n"
+    with pytest.raises(InvalidInput, match="cobol"):
+        sandbox.run("x", "cobol")
+
+
+def test_tools_are_described_and_called(sandbox: Any) -> None:
+    for form, place in (("mcp", "inputSchema"), ("anthropic", "input_schema")):
+        tools = {tool["name"]: tool for tool in sandbox.tools.definitions(form, family="axio")}
+        assert tools["shell"][place]["required"] == ["command"]
+    openai = sandbox.tools.definitions("openai")
+    assert all(tool["type"] == "function" for tool in openai)
+    answer = sandbox.tools.call("shell", {"command": "echo $((6 * 7)); exit 3"}, family="axio")
+    assert (answer.text, str(answer)) == ("42\n\n[exit code: 3]", answer.text)
+    assert answer.content[0] == {"type": "text", "text": answer.text}
+    with pytest.raises(NotFound, match="no tool nothing"):
+        sandbox.tools.call("nothing")
+    with pytest.raises(InvalidInput, match="timeout"):
+        sandbox.tools.call("shell", {"command": "true", "timeout": -1}, family="axio")

@@ -118,8 +118,11 @@ pub static LANGUAGES: &[Language] = &[
         run: &[run(&[
             "Rscript",
             "-e",
-            "options(show.error.locations = TRUE); \
-             source('{file}', keep.source = TRUE, print.eval = TRUE)",
+            "local({ code <- parse('{file}', keep.source = TRUE); \
+             for (i in seq_along(code)) withCallingHandlers({ \
+             value <- withVisible(eval(code[[i]], globalenv())); \
+             if (value$visible) print(value$value) }, error = function(e) \
+             message('{file}:', attr(code, 'srcref')[[i]][1], ': error')) })",
         ])],
         image: "r-base:4.4.1",
         etc: &["R", "alternatives"],
@@ -163,7 +166,6 @@ pub static LANGUAGES: &[Language] = &[
             ("GOCACHE", "/tmp/go/cache"),
             ("GOPATH", "/tmp/go"),
             ("GOTMPDIR", "/tmp"),
-            ("GOFLAGS", "-trimpath"),
             ("GO111MODULE", "off"),
             ("GOTOOLCHAIN", "local"),
             ("GOTELEMETRY", "off"),

@@ -7,6 +7,7 @@ mod target;
 mod wire;
 
 pub(crate) use target::Target;
+pub(crate) use wire::tls;
 
 use crate::config::CallbackRule;
 use ringfence_core::proto::{TOOL_REPLY_LIMIT, ToolReply};

@@ -65,7 +65,7 @@ pub(super) async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Misse
 }
 
 /// What this host trusts. Read once, when it is first needed.
-pub(super) async fn tls() -> Result<TlsConnector, Failure> {
+pub(crate) async fn tls() -> Result<TlsConnector, Failure> {
     let failed = |what: &str| {
         Failure::new(
             Code::Unavailable,

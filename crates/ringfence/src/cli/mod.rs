@@ -12,14 +12,18 @@ mod key;
 mod languages;
 mod launcher;
 mod man;
+mod mcp;
 mod output;
 mod progress;
 mod run;
 mod serve;
+mod session;
 mod terminal;
+mod tools;
 mod translate;
 
 pub(crate) use languages::{Known, known as known_languages};
+pub(crate) use serve::{backend as serve_backend, runner as serve_runner};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use ringfence_core::{Code, Failure};
@@ -48,10 +52,22 @@ struct Cli {
 enum Verb {
     Run(Box<run::Run>),
     Serve(serve::Serve),
+    New(session::New),
+    #[command(name = "ls")]
+    List(session::List),
+    Exec(session::Exec),
+    Shell(session::Shell),
+    #[command(name = "cp")]
+    Copy(session::Copy),
+    Logs(session::Logs),
+    #[command(name = "rm")]
+    Remove(session::Remove),
     Doctor(doctor::Doctor),
     Env(env::Env),
     Config(config::Config),
     Key(key::Key),
+    Mcp(mcp::Mcp),
+    Tools(tools::Tools),
     Languages(languages::Languages),
     Gc(gc::Gc),
     Completions(completions::Completions),
@@ -93,10 +109,19 @@ pub(crate) fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Run(run) => run.main(),
         Verb::Serve(serve) => serve.main(),
+        Verb::New(new) => new.main(),
+        Verb::List(list) => list.main(),
+        Verb::Exec(exec) => exec.main(),
+        Verb::Shell(shell) => shell.main(),
+        Verb::Copy(copy) => copy.main(),
+        Verb::Logs(logs) => logs.main(),
+        Verb::Remove(remove) => remove.main(),
         Verb::Doctor(doctor) => doctor.main(),
         Verb::Env(env) => env.main(),
         Verb::Config(config) => config.main(),
         Verb::Key(key) => key.main(),
+        Verb::Mcp(mcp) => mcp.main(),
+        Verb::Tools(tools) => tools.main(),
         Verb::Languages(languages) => languages.main(),
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),

@@ -71,3 +71,57 @@ impl Drop for Progress {
         }
     }
 }
+
+/// Bytes on their way: a bar on a terminal, a line for each tenth elsewhere where the sum is known.
+pub(crate) struct Transfer {
+    bar: Option<ProgressBar>,
+    words: String,
+    total: u64,
+    told: u64,
+}
+
+impl Transfer {
+    /// A total of 0 is one that is not known.
+    pub(crate) fn new(words: &str, total: u64) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let length = (total > 0).then_some(total);
+            let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr());
+            let template = match total {
+                0 => "{spinner} {prefix} {bytes} ({binary_bytes_per_sec})",
+                _ => "{prefix} {bar:30} {bytes}/{total_bytes} ({binary_bytes_per_sec})",
+            };
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            bar.set_prefix(words.to_owned());
+            bar
+        });
+        Self {
+            bar,
+            words: words.to_owned(),
+            total,
+            told: 0,
+        }
+    }
+
+    pub(crate) fn at(&mut self, bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(bytes);
+            return;
+        }
+        // The headers of an archive count too, so there can be more than was expected.
+        let tenths = (bytes.min(self.total).saturating_mul(10)).checked_div(self.total);
+        if let Some(tenths) = tenths.filter(|tenths| *tenths > self.told) {
+            self.told = tenths;
+            let _ = writeln!(std::io::stderr(), "{} {}0%", self.words, tenths);
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

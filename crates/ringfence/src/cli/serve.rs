@@ -9,7 +9,6 @@ use ringfence_core::sessions::Quotas;
 use ringfence_core::snippet::{Runner, Terms};
 use ringfence_core::spec::SandboxSpec;
 use ringfence_core::{Backend, Code, Failure, Lifetime, Sessions, resolve};
-use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -58,16 +57,13 @@ impl Serve {
         }
         let mut config = loaded.config;
         // The launcher has one thread, and is started while we have one.
-        let native = match config.backend {
-            BackendChoice::Docker => None,
-            BackendChoice::Auto | BackendChoice::Native => Some(native(&config)?),
-        };
+        let backend = backend(&config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .map_err(|e| Failure::io("cannot start", &e))?;
         let served = runtime.block_on(async {
-            let backend = choose(&mut config, native).await?;
+            let backend = choose(&mut config, backend).await?;
             serve(config, backend, self.until_eof).await
         });
         if let Some(traces) = traces {
@@ -121,7 +117,11 @@ fn raise_descriptors() {
     }
 }
 
-fn native(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
+/// To be called while there is one thread.
+pub(crate) fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
+    if config.backend == BackendChoice::Docker {
+        return docker(config);
+    }
     let program = super::this_program()?;
     let interpreter = settings::search().find();
     let launcher = Launcher::start(&program)?;
@@ -129,25 +129,21 @@ fn native(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Arc::new(native))
 }
 
-/// The backend that was asked for; for `auto`, native where a sandbox can be made, else Docker.
+fn docker(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
+    let (state, docker) = (config.state_dir.clone(), &config.docker);
+    let pool = docker.pool as usize;
+    Ok(backends::docker(state, &docker.image, None, pool)?)
+}
+
+/// For `auto`: native where a sandbox can be made, else Docker.
 async fn choose(
     config: &mut Config,
-    native: Option<Arc<dyn Backend>>,
+    backend: Arc<dyn Backend>,
 ) -> Result<Arc<dyn Backend>, Failure> {
-    let docker = |config: &Config| -> Result<Arc<dyn Backend>, Failure> {
-        let (state, docker) = (config.state_dir.clone(), &config.docker);
-        Ok(backends::docker(
-            state,
-            &docker.image,
-            None,
-            docker.pool as usize,
-        )?)
-    };
-    let Some(native) = native else {
-        return docker(config);
-    };
-    if config.backend == BackendChoice::Auto
-        && let Err(failure) = try_out(&*native).await
+    if config.backend != BackendChoice::Auto {
+        return Ok(backend);
+    }
+    if let Err(failure) = try_out(&*backend).await
         && let Ok(docker) = docker(config)
         && docker.ready().await.is_ok()
     {
@@ -156,7 +152,7 @@ async fn choose(
         return Ok(docker);
     }
     config.backend = BackendChoice::Native;
-    Ok(native)
+    Ok(backend)
 }
 
 /// Makes a sandbox and removes it.
@@ -210,11 +206,11 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
 }
 
 /// What runs snippets, each in a sandbox that nobody keeps.
-fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
+pub(crate) fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
     let terms = Terms {
         program: super::this_program()?,
         backend: config.backend.name().to_owned(),
-        images: BTreeMap::new(),
+        images: config.languages.images(),
         limits: config.limits.of_sandboxes(),
         output: config.limits.output.0,
         cpu_seconds: Some(config.limits.cpu_seconds),
@@ -222,7 +218,7 @@ fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
     Ok(Runner::new(Arc::clone(sessions.backend()), terms))
 }
 
-fn on(kind: SignalKind) -> Result<Signal, Failure> {
+pub(super) fn on(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|e| Failure::io("cannot listen for signals", &e))
 }
 

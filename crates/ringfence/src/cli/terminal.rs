@@ -62,7 +62,7 @@ pub(crate) async fn join(guest: &GuestClient, mut request: ExecRequest) -> Resul
 }
 
 /// The size of our terminal; some say that they have no rows.
-fn size() -> PtySize {
+pub(crate) fn size() -> PtySize {
     match tcgetwinsize(rustix::stdio::stdout()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => PtySize {
             rows: size.ws_row,
@@ -73,12 +73,12 @@ fn size() -> PtySize {
 }
 
 /// Our terminal handing on every key as it is; put back when dropped, however that comes about.
-struct Raw {
+pub(crate) struct Raw {
     before: Termios,
 }
 
 impl Raw {
-    fn enter() -> Result<Self, Failure> {
+    pub(crate) fn enter() -> Result<Self, Failure> {
         let failed =
             |e: rustix::io::Errno| Failure::io("cannot switch the terminal to raw mode", &e.into());
         let stdin = rustix::stdio::stdin();
@@ -96,8 +96,21 @@ impl Drop for Raw {
     }
 }
 
-/// Standard input as a body, read by a thread.
-pub(crate) fn standard_input() -> guest::Body {
+/// What is typed, read by a thread.
+pub(crate) fn keys() -> tokio::sync::mpsc::Receiver<Bytes> {
+    let (sender, receiver) = tokio::sync::mpsc::channel(4);
+    let mut read = read_input();
+    tokio::spawn(async move {
+        while let Some(Ok(bytes)) = read.recv().await {
+            if sender.send(bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn read_input() -> tokio::sync::mpsc::Receiver<io::Result<Bytes>> {
     let (sender, receiver) = tokio::sync::mpsc::channel::<io::Result<Bytes>>(4);
     std::thread::spawn(move || {
         let mut buffer = vec![0u8; 64 << 10];
@@ -114,7 +127,12 @@ pub(crate) fn standard_input() -> guest::Body {
             }
         }
     });
-    let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
+    receiver
+}
+
+/// Standard input as a body, read by a thread.
+pub(crate) fn standard_input() -> guest::Body {
+    let stream = futures_util::stream::unfold(read_input(), |mut receiver| async {
         let item = receiver.recv().await?;
         Some((item.map(hyper::body::Frame::data), receiver))
     });

@@ -16,7 +16,7 @@ pub(crate) use declare::Setting;
 pub(crate) use ringfence_core::near::nearest;
 pub(crate) use sources::{Shown, Source};
 #[allow(unused_imports, reason = "for the server, which takes what it needs")]
-pub(crate) use table::{Audit, Http, Limits, Log, Otlp, Policy, Sandbox, Sessions};
+pub(crate) use table::{Audit, Http, Limits, Log, Mcp, Otlp, Policy, Sandbox, Sessions};
 pub(crate) use table::{Config, GROUPS, SETTINGS};
 #[allow(unused_imports, reason = "for the server, which takes what it needs")]
 pub(crate) use types::{

@@ -4,11 +4,12 @@
 use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
-    AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, Listen, LogFormat, LogLevel,
-    WorkspaceChoice,
+    AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, LanguageImage, Listen,
+    LogFormat, LogLevel, WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -142,6 +143,12 @@ settings! {
         pool: u64 = 0, "pool" "N", within 0..=256;
     }
 
+    /// Snippets in many languages
+    languages: Languages {
+        /// Images in place of the usual ones, on an engine that has images: LANGUAGE=IMAGE
+        images: Vec<LanguageImage> = Vec::new(), "language-image" "LANGUAGE=IMAGE";
+    }
+
     /// What callers may ask for
     policy: Policy {
         /// Host folders that callers may mount, with what is below: PATH[:ro|:rw]
@@ -198,6 +205,12 @@ settings! {
 
         /// Time that running requests have to end when the server stops
         drain: Duration = s(30), "drain" "TIME", within s(0)..=s(86_400);
+    }
+
+    /// The Model Context Protocol, at /mcp
+    mcp: Mcp {
+        /// Names of this server that requests may use; none is any for those with a key
+        allowed_hosts: Vec<String> = Vec::new(), "mcp-allow-host" "NAME";
     }
 
     /// The log
@@ -260,5 +273,13 @@ impl BackendChoice {
             Self::Auto | Self::Native => "native",
             Self::Docker => "docker",
         }
+    }
+}
+
+impl Languages {
+    /// By language; the last one that is named counts.
+    pub(crate) fn images(&self) -> BTreeMap<String, String> {
+        let one = |set: &LanguageImage| (set.language.to_owned(), set.image.clone());
+        self.images.iter().map(one).collect()
     }
 }

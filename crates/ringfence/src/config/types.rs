@@ -2,6 +2,7 @@
 
 use super::value::Value;
 use ringfence_core::Access;
+use ringfence_core::languages::Language;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -167,6 +168,35 @@ impl Value for AllowedMount {
             Access::ReadWrite => "rw",
         };
         format!("{}:{access}", self.path.display())
+    }
+}
+
+/// The image that a language runs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LanguageImage {
+    /// As the table of languages names it.
+    pub language: &'static str,
+    pub image: String,
+}
+
+impl Value for LanguageImage {
+    fn expects() -> String {
+        "LANGUAGE=IMAGE with a language that `ringfence languages` lists".to_owned()
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let (language, image) = text.split_once('=')?;
+        let language = Language::named(language).ok()?.name;
+        let good = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+        let named = (1..=255).contains(&image.len()) && image.chars().all(good);
+        named.then(|| Self {
+            language,
+            image: image.to_owned(),
+        })
+    }
+
+    fn text(&self) -> String {
+        format!("{}={}", self.language, self.image)
     }
 }
 

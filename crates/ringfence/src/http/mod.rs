@@ -41,7 +41,8 @@ pub(crate) use openapi::text as description;
 pub(crate) use presence::Presence;
 pub(crate) use seen::{reaped, start as start_metrics};
 pub(crate) use serve::{Listener, serve};
-pub(crate) use state::App;
+pub(crate) use state::{App, Caller, Scope};
+pub(crate) use toolbox::{FamilyQuery, SessionRunner, unknown as unknown_tool};
 pub(crate) use traces::{TARGET as TRACE, Traces};
 pub(crate) use watched::Watched;
 
@@ -111,6 +112,7 @@ pub(crate) fn router(app: App) -> Router {
     Router::new()
         .merge(routes.clone())
         .nest("/v1", routes)
+        .route_service("/mcp", crate::mcp::service(&app))
         .fallback(nothing)
         .method_not_allowed_fallback(not_so)
         // The last one is the first that a request meets.

@@ -114,6 +114,28 @@ impl App {
     }
 }
 
+impl App {
+    /// Checks a snippet, notes it, and takes room for it.
+    fn begin_snippet(
+        &self,
+        caller: &Caller,
+        snippet: Snippet,
+    ) -> Answer<(Program, OwnedSemaphorePermit)> {
+        caller.may_beyond(Scope::Use)?;
+        act::runs("snippet", &snippet.code)?;
+        Ok((self.program(snippet)?, self.room()?))
+    }
+
+    /// Runs a snippet to its end.
+    pub(crate) async fn run_snippet(&self, caller: &Caller, snippet: Snippet) -> Answer<Outcome> {
+        let (program, room) = self.begin_snippet(caller, snippet)?;
+        let done = self.runner.run(&program, Wires::default()).await;
+        drop(room);
+        noted(None, &done);
+        Ok(done?)
+    }
+}
+
 /// How a snippet ended, in a word, for those who watch.
 fn word(outcome: &Outcome) -> &'static str {
     match &outcome.certificate {
@@ -157,18 +179,12 @@ pub(crate) async fn run(
     headers: HeaderMap,
     Body(snippet): Body<Snippet>,
 ) -> Answer<Response> {
-    caller.may_beyond(Scope::Use)?;
-    act::runs("snippet", &snippet.code)?;
-    let program = app.program(snippet)?;
-    let room = app.room()?;
-    if events::wanted(&headers) {
-        let act = act::later();
-        return Ok(events::response(followed(app, program, act, room)));
+    if !events::wanted(&headers) {
+        return Ok(Json(app.run_snippet(&caller, snippet).await?).into_response());
     }
-    let done = app.runner.run(&program, Wires::default()).await;
-    drop(room);
-    noted(None, &done);
-    Ok(Json(done?).into_response())
+    let (program, room) = app.begin_snippet(&caller, snippet)?;
+    let act = act::later();
+    Ok(events::response(followed(app, program, act, room)))
 }
 
 type Running = Pin<Box<dyn Future<Output = Result<Outcome, Failure>> + Send>>;
@@ -183,6 +199,8 @@ fn followed(
     struct Following {
         running: Option<Running>,
         progress: mpsc::Receiver<Progress>,
+        /// The last event, until what was said before is told.
+        last: Option<Sse>,
         act: Option<Arc<Act>>,
     }
     let (watch, progress) = mpsc::channel(64);
@@ -197,20 +215,25 @@ fn followed(
     let start = Following {
         running: Some(running),
         progress,
+        last: None,
         act,
     };
     stream::unfold(start, async |mut state| {
-        let running = state.running.as_mut()?;
-        let event = tokio::select! {
-            // What was said comes before the end.
-            biased;
-            Some(progress) = state.progress.recv() => told(progress),
-            done = running => {
-                state.running = None;
-                noted(state.act.as_deref(), &done);
-                state.act = None;
-                ended(done)
-            }
+        if let Some(running) = state.running.as_mut() {
+            let done = tokio::select! {
+                biased;
+                Some(progress) = state.progress.recv() => return Some((told(progress), state)),
+                done = running => done,
+            };
+            state.running = None;
+            noted(state.act.as_deref(), &done);
+            state.act = None;
+            state.last = Some(ended(done));
+        }
+        // What was said comes before the end.
+        let event = match state.progress.try_recv() {
+            Ok(progress) => told(progress),
+            Err(_) => state.last.take()?,
         };
         Some((event, state))
     })
@@ -273,6 +296,12 @@ pub(crate) async fn batch(
     {
         let message = format!("must be between 1 and {MOST_JOBS}");
         return Err(Problem::at(&["body", "jobs"], message, "value_error"));
+    }
+    for (at, snippet) in request.snippets.iter().enumerate() {
+        snippet.check().map_err(|failure| {
+            let loc = ["body", "snippets", &at.to_string()];
+            Problem::at(&loc, failure.message, "value_error")
+        })?;
     }
     let code: Vec<&str> = request.snippets.iter().map(|s| s.code.as_str()).collect();
     act::runs("batch", &code.join("\n"))?;

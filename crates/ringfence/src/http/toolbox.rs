@@ -8,11 +8,13 @@ use async_trait::async_trait;
 use axum::Json;
 use axum::extract::{Extension, State};
 use ringfence_core::proto::{ExecResult, JobInfo};
-use ringfence_core::tools::{self, Family, Format, Refusal, RunLimits, Runner, Tool};
+use ringfence_core::snippet::{Outcome, Snippet};
+use ringfence_core::tools::{self, Family, Format, Refusal, RunLimits, Runner};
 use ringfence_core::{Code, Failure, Session, Work};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
 /// Which tools.
@@ -20,8 +22,8 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FamilyQuery {
-    /// `ringfence` when absent, `axio`, `haiku`, `hastekit` or `anthropic`.
-    #[param(pattern = "^(ringfence|axio|haiku|hastekit|anthropic)$")]
+    /// `ringfence` when absent, `axio`, `haiku`, `hastekit`, `anthropic` or `shipit`.
+    #[param(pattern = "^(ringfence|axio|haiku|hastekit|anthropic|shipit)$")]
     family: Option<String>,
 }
 
@@ -30,8 +32,8 @@ pub(crate) struct FamilyQuery {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ToolsQuery {
-    /// `ringfence` when absent, `axio`, `haiku`, `hastekit` or `anthropic`.
-    #[param(pattern = "^(ringfence|axio|haiku|hastekit|anthropic)$")]
+    /// `ringfence` when absent, `axio`, `haiku`, `hastekit`, `anthropic` or `shipit`.
+    #[param(pattern = "^(ringfence|axio|haiku|hastekit|anthropic|shipit)$")]
     family: Option<String>,
     /// `mcp` when absent, `openai` or `anthropic`.
     #[param(pattern = "^(mcp|openai|anthropic)$")]
@@ -54,6 +56,12 @@ pub(crate) struct ToolAnswer {
     text: String,
     #[serde(flatten)]
     answer: tools::Answer,
+}
+
+impl FamilyQuery {
+    pub(crate) fn family(&self) -> Answer<Family> {
+        family(self.family.as_deref())
+    }
 }
 
 fn family(name: Option<&str>) -> Answer<Family> {
@@ -112,10 +120,12 @@ pub(crate) async fn call(
     Body(arguments): Body<Map<String, Value>>,
 ) -> Answer<Json<ToolAnswer>> {
     caller.may(Scope::Use)?;
-    let family = family(query.family.as_deref())?;
+    let family = query.family()?;
     let tool = family.tool(&tool).ok_or_else(|| unknown(family, &tool))?;
     let session = app.session(&caller, &id, Scope::Use).await?;
-    let answer = app.call_tool(&session, family, tool, arguments).await;
+    let runner = SessionRunner::new(&app, &session, &caller, Left::Grace);
+    let _use = session.begin();
+    let answer = family.call(tool, &runner, arguments).await;
     let answer = answer.map_err(|refusal| match refusal {
         Refusal::Argument(bad) => Problem::at(&["body", &bad.name], bad.message, bad.kind),
         Refusal::Failure(failure) => broken(&app, &session, failure),
@@ -134,31 +144,80 @@ pub(crate) fn unknown(family: Family, name: &str) -> Failure {
     Failure::new(Code::NotFound, message).hint(format!("it has {}", names.join(", ")))
 }
 
-impl App {
-    async fn call_tool(
-        &self,
-        session: &Arc<Session>,
-        family: Family,
-        tool: &Tool,
-        arguments: Map<String, Value>,
-    ) -> Result<tools::Answer, Refusal> {
-        let runner = SessionRunner::new(self, session);
-        let _use = session.begin();
-        family.call(tool, &runner, arguments).await
-    }
-}
-
 /// Runs what tools run, with everything that the server does around a job.
 pub(crate) struct SessionRunner {
     app: App,
     session: Arc<Session>,
+    caller: Caller,
+    left: Left,
+    waits_for: Mutex<Option<String>>,
+}
+
+/// What becomes of a job whose call nobody waits for any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Whoever called may come back for it.
+    Grace,
+    Killed,
 }
 
 impl SessionRunner {
-    pub(crate) fn new(app: &App, session: &Arc<Session>) -> Self {
+    fn new(app: &App, session: &Arc<Session>, caller: &Caller, left: Left) -> Self {
         Self {
             app: app.clone(),
             session: Arc::clone(session),
+            caller: caller.clone(),
+            left,
+            waits_for: Mutex::default(),
+        }
+    }
+
+    /// One that ends what it runs at once when it is dropped.
+    pub(crate) fn killing(app: &App, session: &Arc<Session>, caller: &Caller) -> Self {
+        Self::new(app, session, caller, Left::Killed)
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<String>> {
+        self.waits_for
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The job that the call waits for.
+    pub(crate) fn job(&self) -> Option<String> {
+        self.slot().clone()
+    }
+}
+
+impl Drop for SessionRunner {
+    fn drop(&mut self) {
+        let job = self.slot().take();
+        let (Some(job), Left::Killed) = (job, self.left) else {
+            return;
+        };
+        // Without a runtime the process is about to end.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(kill(Arc::clone(&self.session), job));
+        }
+    }
+}
+
+/// Cancels a job, also one that is about to begin.
+async fn kill(session: Arc<Session>, job: String) {
+    const TRIES: u32 = 20;
+    const PAUSE: Duration = Duration::from_millis(100);
+    for _ in 0..TRIES {
+        let cancelled = async { session.guest().await?.cancel(&job).await };
+        match cancelled.await {
+            Err(failure) if failure.code == Code::NotFound && !session.is_closing() => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(failure) => {
+                let detail = failure.detail.as_deref();
+                tracing::warn!(session = %session.id, job, detail, "cannot cancel a call: {failure}");
+                return;
+            }
+            Ok(()) => return,
         }
     }
 }
@@ -176,13 +235,23 @@ impl Runner for SessionRunner {
         }
     }
 
-    async fn run(&self, work: Work) -> Result<ExecResult, Failure> {
-        self.app.run(&self.session, work).await
+    async fn run(&self, mut work: Work) -> Result<ExecResult, Failure> {
+        work.set_transient();
+        let job = work.name()?;
+        *self.slot() = Some(job.clone());
+        let done = self.app.run_named(&self.session, &work, job).await;
+        *self.slot() = None;
+        done
     }
 
     async fn start(&self, mut work: Work) -> Result<JobInfo, Failure> {
         let job = work.name()?;
         let (info, _) = self.app.start(&self.session, &work, &job).await?;
         Ok(info)
+    }
+
+    async fn snippet(&self, snippet: Snippet) -> Result<Outcome, Failure> {
+        let done = self.app.run_snippet(&self.caller, snippet).await;
+        done.map_err(|problem| problem.failure().clone())
     }
 }

@@ -31,6 +31,7 @@ _MOST_CHARS = 524288
 #: Arguments that are paths, relative to the work folder.
 _PATHS = {"file_path", "filename", "directory", "path", "cwd"}
 
+_IMAGE = "python:latest"
 #: Processes of one container, where the original has no limit.
 _PIDS = 1024
 
@@ -46,7 +47,7 @@ class DockerSandbox:
         self,
         url: str = "unix:///var/run/docker.sock",
         *,
-        image: str = "python:latest",
+        image: str = _IMAGE,
         memory: str = "256m",
         cpus: str = "1.0",
         network: bool | str = False,
@@ -78,8 +79,10 @@ class DockerSandbox:
         self._sandbox: Sandbox | None = None
         self._container_id: str | None = None
         self._definitions: list[dict[str, Any]] = []
+        self._mark = uuid.uuid4().hex
         # What is kept needs a name to be found by.
-        called = name or ("" if remove else f"axio-{uuid.uuid4().hex[:12]}")
+        called = name or ("" if remove else f"axio-{self._mark}")
+        self._name = called
         only_containers = {
             "user": user,
             "name": called,
@@ -111,14 +114,19 @@ class DockerSandbox:
             "memory": memory,
             "cpus": float(cpus),
             "pids": _PIDS,
+            "labels": {_engine.LABEL: self._mark},
             "spec": {"mounts": [_mount(inside, host) for inside, host in (volumes or {}).items()]},
         }
+        plain = not asked and workdir == "/workspace"
         if on == "native":
-            if asked or workdir != "/workspace":
+            if not plain:
                 needless = ", ".join(sorted(asked)) or "workdir"
                 raise InvalidInput(f"{needless}: only containers have that", hint="on='docker'")
             self._options |= {"network": "host" if network else "none", "prefer": True}
             return
+        if on != "docker" and plain and not network and image == _IMAGE:
+            self._options["prefer"] = True
+            return  # a server elsewhere knows what it makes sandboxes of
         self._options["spec"]["container"] = {
             "image": image,
             "defaults": "engine",
@@ -131,18 +139,28 @@ class DockerSandbox:
         if self._on == "docker":
             await _engine.ping(self.url)
             self._options["engine"] = self.url
+            await self._attach()
         self._sandbox = Sandbox(**place(self._on), **self._options)
         try:
-            session = await _told(self._sandbox.info())
-            self._container_id = session.id
+            self._container_id = (await _told(self._sandbox.info())).id
             self._definitions = await self._sandbox.tools.definitions(family="axio")
             if self._on == "docker":
-                self._container_id = await _engine.container(self.url, session.id)
+                found = await _engine.container(self.url, self._name) if self._name else None
+                self._container_id = found["Id"] if found else await _engine.marked(self.url, self._mark)
         except BaseException:
             await self._sandbox.close()
             self._sandbox = None
             raise
         return self
+
+    async def _attach(self) -> None:
+        """A container that is there has its own image, and options come too late for it."""
+        there = await _engine.container(self.url, self._name) if self._name else None
+        if there is not None:
+            asked = self._options["spec"]["container"]
+            kept = {option: asked[option] for option in ("name", "workdir", "user") if option in asked}
+            container = {**kept, "image": there["Config"]["Image"], "defaults": "engine"}
+            self._options = {"engine": self.url, "spec": {"container": container}}
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -201,7 +219,16 @@ class DockerSandbox:
         return posixpath.join(self.workdir, path)
 
     async def _exec(self, **command: Any) -> Result:
-        return await _told(self._running().exec(**command))
+        return await _told((await self._checked()).exec(**command))
+
+    async def _checked(self) -> Sandbox:
+        """The server would start a container again that somebody stopped; here that is an error."""
+        sandbox = self._running()
+        if self._on == "docker":
+            found = await _engine.container(self.url, self.container_id)
+            if found is None or not found["State"]["Running"]:
+                raise _failure(409, f"container {self.container_id[:12]} is not running")
+        return sandbox
 
 
 async def _told(work: Awaitable[T]) -> T:
@@ -209,9 +236,11 @@ async def _told(work: Awaitable[T]) -> T:
     try:
         return await work
     except RingfenceError as error:
-        if _DockerError is None:
-            raise
-        raise _DockerError(error.status or 500, str(error)) from error
+        raise _failure(error.status or 500, str(error)) from error
+
+
+def _failure(status: int, message: str) -> Exception:
+    return RuntimeError(message) if _DockerError is None else _DockerError(status, message)
 
 
 def _ulimit(value: int | tuple[int, int]) -> dict[str, int]:
@@ -237,7 +266,7 @@ def _tool(definition: dict[str, Any], sandbox: DockerSandbox) -> Tool[Any]:
         for path in _PATHS & arguments.keys():
             arguments[path] = sandbox._path(arguments[path])
         given = {key: value for key, value in arguments.items() if value is not None}
-        answer = await _told(sandbox._running().tools.call(name, given, family="axio"))
+        answer = await _told((await sandbox._checked()).tools.call(name, given, family="axio"))
         if answer.is_error:
             raise RuntimeError(answer.text)
         return str(answer.text)

@@ -6,6 +6,8 @@ Releases from 0.2.27 on no longer look at ``deps.backend``: install one before.
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import os
 import threading
 import time
@@ -116,6 +118,7 @@ class _Sandboxes:
         self._options = options
         self._live: dict[str, RingfenceBackend] = {}
         self._lock = threading.Lock()
+        atexit.register(self._stop_all)
 
     def get(self, session_id: str) -> RingfenceBackend:
         """The sandbox of this id: the one there is, or in place of a dead one a new one."""
@@ -134,6 +137,10 @@ class _Sandboxes:
             if session_id != besides and now - backend.used > self._idle_timeout:
                 del self._live[session_id]
                 backend.stop()
+
+    def _stop_all(self) -> None:
+        while self._live:
+            self._live.popitem()[1].stop()
 
 
 def create_skill(
@@ -155,13 +162,14 @@ def create_skill(
     """
     folder = workspace or os.environ.get("HAIKU_SKILLS_SANDBOX_WORKSPACE")
     idle = idle_timeout or int(os.environ.get("HAIKU_SKILLS_SANDBOX_IDLE_TIMEOUT") or _IDLE_TIMEOUT)
-    image = image or os.environ.get("HAIKU_SKILLS_SANDBOX_IMAGE") or _IMAGE
+    image = image or os.environ.get("HAIKU_SKILLS_SANDBOX_IMAGE")
     on = on or os.environ.get("RINGFENCE_HAIKU_ON") or "docker"
     options: dict[str, Any] = {**place(on), "workspace": folder}
     if on == "native":
         options |= {"environment": environment, "network": "host" if network else "none"}
-    else:
-        container = {"image": image, "network": "bridge" if network else "none"}
+    elif on == "docker" or image or network or user:
+        # A server elsewhere knows what it makes sandboxes of, if nobody says otherwise.
+        container = {"image": image or _IMAGE, "network": "bridge" if network else "none"}
         if user is not None:
             container |= {"user": user, "defaults": "engine" if user == "root" else "tight"}
         options["spec"] = {"container": container}
@@ -175,7 +183,7 @@ def create_skill(
     async def lifespan(deps: SandboxRunDeps) -> AsyncIterator[None]:
         state = deps.state if isinstance(deps.state, SandboxState) else None
         session_id = state.session_id if state and state.session_id else str(uuid4())
-        deps.backend = sandboxes.get(session_id)
+        deps.backend = await asyncio.to_thread(sandboxes.get, session_id)
         if state:
             state.session_id = session_id
         yield

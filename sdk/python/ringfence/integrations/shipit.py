@@ -52,6 +52,7 @@ class CodeExecutionTool(_Original):
         network = bool(kwargs.get("network", False))
         image = kwargs.get("image") or self.SANDBOX_IMAGES.get(language)
         contained = sandbox and self._on != "native"
+        elsewhere = ":" in (self._on or "")
         about = {
             "language": language,
             "supported_languages": self.supported_languages(),
@@ -67,8 +68,9 @@ class CodeExecutionTool(_Original):
                 language,
                 timeout=float(kwargs.get("timeout_seconds") or self.timeout_seconds),
                 network=network and sandbox,
-                image=image if contained else None,
-                workspace=workspace,
+                image=image if contained and not elsewhere else None,
+                # A server elsewhere has folders of its own.
+                workspace=None if elsewhere else workspace,
                 writable=not sandbox,
             )
         except Unavailable as error:

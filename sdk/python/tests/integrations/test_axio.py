@@ -12,6 +12,7 @@ from axio.agent import Agent
 from axio.context import MemoryContextStore
 from axio.exceptions import HandlerError
 from axio.testing import StubTransport, make_text_response, make_tool_use_response
+from conftest import Server
 
 from ringfence import InvalidInput
 from ringfence.integrations.axio import DockerSandbox
@@ -72,6 +73,16 @@ def test_files_are_anywhere_and_methods_are_there() -> None:
             assert sandbox.container_id
 
     asyncio.run(main())
+
+
+def test_it_works_on_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGFENCE_API_KEY", server.key)
+
+    async def main() -> str:
+        async with DockerSandbox(on=server.url) as sandbox:
+            return await sandbox.exec("echo $((6 * 7))")
+
+    assert asyncio.run(main()) == "42"
 
 
 def test_an_agent_uses_it() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Server
 from haiku.skills.agent import SkillToolset
 from haiku.skills.discovery import discover_from_entrypoints
 from haiku.skills.state import SkillRunDeps
@@ -88,6 +89,13 @@ def test_one_id_is_one_sandbox_and_a_dead_one_is_replaced() -> None:
     last = skill.deps_type(state=SandboxState(session_id=deps.state.session_id))
     assert "new" in converse(skill, last, ("execute", {"command": "echo new"}))[0]
     assert last.backend is not again.backend
+
+
+def test_it_works_on_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGFENCE_API_KEY", server.key)
+    skill = create_skill(on=server.url)
+    deps = skill.deps_type(state=SandboxState())
+    assert "42" in converse(skill, deps, ("execute", {"command": "echo $((6 * 7))"}))[0]
 
 
 def test_the_framework_runs_it() -> None:

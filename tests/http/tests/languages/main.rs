@@ -1,6 +1,7 @@
 //! Every language, by one list: hello, input, exit code, an error with its line, time, memory,
 //! network and writing, on every engine.
 
+mod cli;
 mod programs;
 
 use programs::{ALL, Programs};

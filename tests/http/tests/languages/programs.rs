@@ -137,7 +137,7 @@ pub(crate) static ALL: &[Programs] = &[
         stdin: "cat(toupper(readLines('stdin', 1)), '\\n', sep = '')",
         exit: "quit(status = 7)",
         error: "a <- 1\nb <- 2\nstop('boom')\n",
-        line_three: "main.R#3",
+        line_three: "main.R:3: error",
         forever: "while (TRUE) {}",
         hog: "x <- list(); while (TRUE) x[[length(x) + 1]] <- rep(1.5, 1e6)",
         connect: "r <- tryCatch({ socketConnection('127.0.0.1', PORT); 'reached' },\n\
@@ -184,7 +184,7 @@ pub(crate) static ALL: &[Programs] = &[
         error: "fn main() {\nlet a = 1;\nundefined_name();\n}",
         line_three: "main.rs:3:",
         forever: "fn main() { loop { std::hint::spin_loop() } }",
-        hog: "fn main() { let mut x = Vec::new(); loop { x.push(vec![1u8; 1 << 20]); std::hint::black_box(&x); } }",
+        hog: "fn main() { let mut x = Vec::new(); loop { x.push(vec![1u8; 1 << 20]); if x.len() == 1 << 40 { println!(\"{x:?}\") } } }",
         connect: "fn main() { match std::net::TcpStream::connect(\"127.0.0.1:PORT\") { Ok(_) => println!(\"reached\"), Err(_) => println!(\"denied\") } }",
         write: "fn main() { for f in [\"/work/x\", \"/x\", \"/tmp/x\"] { match std::fs::write(f, \"x\") { Ok(_) => println!(\"wrote\"), Err(_) => println!(\"denied\") } } }",
     },

@@ -200,7 +200,7 @@ impl Docker {
             let started = async {
                 if body::has_work_volume(plan, container) {
                     let user = body.user.as_deref();
-                    self.give(&made, &container.workdir, user).await?;
+                    self.give(&made, container, user).await?;
                 }
                 self.start(&made, secret).await
             };
@@ -587,7 +587,7 @@ impl Backend for Docker {
         let durable = match &seen.plan.workspace {
             Workspace::Disk => true,
             Workspace::Folder { access, .. } => *access == Access::ReadWrite,
-            Workspace::Memory | Workspace::Fresh => false,
+            Workspace::Memory | Workspace::Fresh | Workspace::Empty => false,
         };
         if !durable || seen.plan.lifetime == Lifetime::Disposable {
             let message = format!("sandbox {id} keeps its files in memory: they would be lost");

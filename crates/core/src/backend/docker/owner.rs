@@ -1,30 +1,95 @@
 //! The owner of a work folder on disk: a new volume belongs to root, and not always root runs.
 
 use super::Docker;
-use super::body::numbers;
+use super::body::{labels, numbers};
 use super::engine::failed;
-use bollard::query_parameters::{DownloadFromContainerOptions, UploadToContainerOptions};
+use crate::container::ContainerPlan;
+use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType};
+use bollard::query_parameters::{
+    CreateContainerOptions, DownloadFromContainerOptions, InspectContainerOptions,
+    UploadToContainerOptions,
+};
 use futures_util::StreamExt as _;
-use ringfence_proto::Failure;
+use ringfence_proto::{Code, Failure};
 use std::io::Read as _;
 use std::path::Path;
 
 /// Most bytes of an image's list of users.
 const USERS_LIMIT: usize = 1 << 20;
 
+/// Where a helper sees the volume.
+const GIVEN: &str = "/given";
+
 impl Docker {
-    /// Gives the work folder of a container that has not been started to who runs in it.
+    /// Gives the work folder of a container that has not been started to who runs in it. Nothing
+    /// can be changed in a root that is read-only: then a helper changes the volume.
     pub(super) async fn give(
         &self,
-        container: &str,
-        folder: &Path,
+        made: &str,
+        container: &ContainerPlan,
         user: Option<&str>,
     ) -> Result<(), Failure> {
         let user = user.unwrap_or("0:0");
         let owner = match numbers(user) {
             Some(owner) => Some(owner),
-            None => self.look_up(container, user).await,
+            None => self.look_up(made, user).await,
         };
+        if !container.read_only {
+            return self.set_owner(made, &container.workdir, owner).await;
+        }
+        let volume = self.work_volume(made, &container.workdir).await?;
+        let body = ContainerCreateBody {
+            image: Some(container.image.clone()),
+            entrypoint: Some(vec!["/never-started".to_owned()]),
+            labels: Some(labels("give")),
+            host_config: Some(HostConfig {
+                mounts: Some(vec![Mount {
+                    target: Some(GIVEN.to_owned()),
+                    source: Some(volume),
+                    typ: Some(MountType::VOLUME),
+                    ..Mount::default()
+                }]),
+                network_mode: Some("none".to_owned()),
+                ..HostConfig::default()
+            }),
+            ..ContainerCreateBody::default()
+        };
+        let client = self.engine.client().await?;
+        let helper = client
+            .create_container(None::<CreateContainerOptions>, body)
+            .await
+            .map_err(|e| failed("cannot make a container that gives a volume away", e))?;
+        let given = self.set_owner(&helper.id, Path::new(GIVEN), owner).await;
+        self.discard(&helper.id).await?;
+        given
+    }
+
+    /// The engine's name for the volume at the work folder.
+    async fn work_volume(&self, made: &str, folder: &Path) -> Result<String, Failure> {
+        let client = self.engine.client().await?;
+        let what = || format!("cannot look at container {made}");
+        let options = None::<InspectContainerOptions>;
+        let found = client
+            .inspect_container(made, options)
+            .await
+            .map_err(|e| failed(what(), e))?;
+        let folder = folder.to_string_lossy();
+        found
+            .mounts
+            .into_iter()
+            .flatten()
+            .find(|mount| mount.destination.as_deref() == Some(&*folder))
+            .and_then(|mount| mount.name)
+            .ok_or_else(|| Failure::new(Code::Internal, what()))
+    }
+
+    /// Changes the owner of a folder, by an archive in which it is the only entry.
+    async fn set_owner(
+        &self,
+        container: &str,
+        folder: &Path,
+        owner: Option<(u32, u32)>,
+    ) -> Result<(), Failure> {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Directory);
         header.set_size(0);
@@ -33,18 +98,18 @@ impl Docker {
         let (uid, gid) = owner.unwrap_or((0, 0));
         header.set_uid(uid.into());
         header.set_gid(gid.into());
-        let what = || format!("cannot give {} to user {user}", folder.display());
+        let what = || format!("cannot give {} away", folder.display());
         let mut builder = tar::Builder::new(Vec::new());
-        let archive = header
-            .set_path("./")
-            .and_then(|()| {
-                header.set_cksum();
-                builder.append(&header, std::io::empty())
-            })
+        let archive = builder
+            .append_data(
+                &mut header,
+                folder.strip_prefix("/").unwrap_or(folder),
+                std::io::empty(),
+            )
             .and_then(|()| builder.into_inner())
             .map_err(|e| Failure::io(what(), &e))?;
         let options = UploadToContainerOptions {
-            path: folder.display().to_string(),
+            path: "/".to_owned(),
             ..UploadToContainerOptions::default()
         };
         let body = bollard::body_full(archive.into());

@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use record::{Record, Store};
 use ringfence_jail::{Cgroup, CgroupLimits, Hierarchy, Jail, LastWords, Owner, Stage};
 use ringfence_proto::{Code, Failure};
+use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -266,12 +267,21 @@ impl Native {
         }
     }
 
+    /// A session's key leads to the same id on every state folder, and all of them share the
+    /// host's cgroups.
+    fn cgroup_name(&self, id: &SandboxId) -> String {
+        let state = self.config.state.as_os_str().as_encoded_bytes();
+        let digest = Sha256::digest(state);
+        let state: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
+        format!("{id}-{state}")
+    }
+
     fn jail(&self, plan: &Plan, folder: &Path) -> Result<Jail, Failure> {
         let interpreter = self.interpreter(plan)?;
         let (uid, gid) = system::identity(&plan.id);
         let cgroup = self.hierarchy().map(|hierarchy| Cgroup {
             hierarchy: hierarchy.clone(),
-            name: plan.id.to_string(),
+            name: self.cgroup_name(&plan.id),
             limits: CgroupLimits {
                 memory: hierarchy.has("memory").then_some(plan.limits.memory.0),
                 // The guest and its supervisors count too.

@@ -93,7 +93,8 @@ pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
             "passwd: files\ngroup: files\nhosts: files dns\n",
         ),
     ]);
-    let mut copied = vec!["/etc/ld.so.cache", "/etc/localtime"];
+    // Debian's matplotlib does not start without its own file.
+    let mut copied = vec!["/etc/ld.so.cache", "/etc/localtime", "/etc/matplotlibrc"];
     if plan.network == Network::Host {
         copied.push("/etc/resolv.conf");
     }
