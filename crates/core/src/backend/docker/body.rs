@@ -386,3 +386,26 @@ fn tmpfs(plan: &Plan, container: &ContainerPlan, user: Option<&str>) -> HashMap<
     }
     all
 }
+
+/// Asks for the same files in memory by the options that Podman knows: sizes stay, the number of
+/// files and the owner can't be said. False where that is the case already.
+pub(super) fn simplify_tmpfs(body: &mut ContainerCreateBody) -> bool {
+    let count = format!("nr_inodes={MEMORY_FILES}");
+    let tmpfs = body.host_config.as_mut().and_then(|h| h.tmpfs.as_mut());
+    let mut changed = false;
+    for options in tmpfs.into_iter().flat_map(HashMap::values_mut) {
+        let known: Vec<&str> = options.split(',').filter(|o| *o != count).collect();
+        if known.len() == options.split(',').count() {
+            continue;
+        }
+        let owned = |o: &&str| !o.starts_with("uid=") && !o.starts_with("gid=");
+        let plain: Vec<&str> = known.iter().copied().filter(owned).collect();
+        let open = plain.len() < known.len();
+        *options = plain.join(",");
+        if open {
+            *options = options.replace("mode=755", "mode=1777");
+        }
+        changed = true;
+    }
+    changed
+}

@@ -200,6 +200,11 @@ pub(super) fn status(error: &Error) -> Option<u16> {
     }
 }
 
+/// Podman mounts files in memory, with fewer options than Docker.
+pub(super) fn knows_fewer_options(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { message, .. } if message.contains("unknown mount option"))
+}
+
 /// An answer that is no failure where something may be gone already.
 pub(super) fn unless_gone(done: Result<(), Error>) -> Result<(), Error> {
     match done {

@@ -34,7 +34,7 @@ use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, InspectContainerOptions, ListContainersOptions,
     RemoveVolumeOptions, StartContainerOptions, StopContainerOptions,
 };
-use engine::{Engine, failed, status, unless_gone};
+use engine::{Engine, failed, knows_fewer_options, status, unless_gone};
 use inject::{Cargo, lacks_guest};
 use pool::Pool;
 use record::{Borrowed, Door, Store};
@@ -176,7 +176,7 @@ impl Docker {
         &self,
         plan: &Plan,
         name: &str,
-        body: ContainerCreateBody,
+        mut body: ContainerCreateBody,
         secret: &str,
     ) -> Result<Option<(String, Stdio)>, Failure> {
         let client = self.engine.client().await?;
@@ -190,6 +190,9 @@ impl Docker {
             let made = match client.create_container(Some(options), body.clone()).await {
                 Ok(made) => made.id,
                 Err(error) if status(&error) == Some(409) => return Ok(None),
+                Err(error) if knows_fewer_options(&error) && body::simplify_tmpfs(&mut body) => {
+                    continue;
+                }
                 Err(error) => {
                     return Err(failed(format!("cannot make container {name}"), error));
                 }
