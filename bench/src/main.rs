@@ -3,6 +3,8 @@
 //! The things take turns, round by round, so that a noisy moment falls on all of them alike, and
 //! every ratio is between numbers of one run. `cargo run --release -p ringfence-bench [ROUNDS]`.
 
+mod docker;
+
 use ringfence_core::backend::native::{Config, Launcher, Native};
 use ringfence_core::interpreter::Interpreter;
 use ringfence_core::proto::{Command as Exec, ExecRequest, Exit, RunRequest};
@@ -151,10 +153,14 @@ fn main() -> Result<()> {
         Ok(())
     });
     runtime.block_on(native.destroy(&live.id))?;
-    std::fs::remove_dir_all(&home)?;
     result?;
 
-    let rows = [bare, whole, wrapped, contained, create, fork, exec, call];
+    let mut rows = vec![bare, whole, wrapped, contained, create, fork, exec, call];
+    if let Some(docker) = &docker {
+        let measured = docker::measure(rounds, &home, &ringfence, docker, run);
+        rows.extend(runtime.block_on(measured)?);
+    }
+    std::fs::remove_dir_all(&home)?;
     print(&rows, memory)?;
     Ok(())
 }

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const NODE: &str = "/usr/bin/node";
+const DOCKER: &str = "docker";
 const IMAGE: &str = "ringfence-test/python";
 
 /// Something that is measured in every round; absent where it can't be done here.
@@ -42,7 +43,12 @@ fn row(
 }
 
 fn bare(program: &str, args: &[&str]) -> Result<()> {
-    let status = Command::new(program)
+    let mut command = Command::new(program);
+    if program != DOCKER {
+        // What the caller's environment adds to a start is not the program's.
+        command.env_clear();
+    }
+    let status = command
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -74,7 +80,7 @@ fn over_http(
 
 /// Whether the engine is there, with an image to run.
 fn has_docker() -> bool {
-    bare("docker", &["image", "inspect", IMAGE]).is_ok()
+    bare(DOCKER, &["image", "inspect", IMAGE]).is_ok()
 }
 
 fn rows(server: &Server) -> Result<Vec<Row>> {
@@ -113,7 +119,7 @@ fn rows(server: &Server) -> Result<Vec<Row>> {
             "docker run --rm, python",
             "python",
             "at least 10",
-            move || bare("docker", &run),
+            move || bare(DOCKER, &run),
         ));
     }
     Ok(rows)
@@ -182,7 +188,7 @@ fn measure(home: &Path, rounds: usize, batch: usize) -> Result<()> {
 fn shell_loop(times: usize) -> Result<f64> {
     let line = format!("seq {times} | xargs -P 2 -I N {PYTHON} -c 'print(N)'");
     let start = Instant::now();
-    bare("sh", &["-c", &line])?;
+    bare("/bin/sh", &["-c", &line])?;
     Ok(times as f64 / start.elapsed().as_secs_f64())
 }
 

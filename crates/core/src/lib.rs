@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod blocks;
+pub mod container;
 pub mod file_id;
 pub mod guest;
 pub mod interpreter;
@@ -19,7 +20,9 @@ pub mod work;
 pub use backend::{Backend, Io, SandboxInfo, SandboxState};
 pub use file_id::FileId;
 pub use guest::GuestClient;
-pub use plan::{Control, Enforced, Guarantees, Hold, Lifetime, Limits, Plan, SandboxId, resolve};
+pub use plan::{
+    Control, DiskWorkspace, Enforced, Guarantees, Hold, Lifetime, Limits, Plan, SandboxId, resolve,
+};
 pub use ringfence_proto as proto;
 pub use ringfence_proto::{Code, Failure};
 pub use sessions::{NewSession, Session, SessionId, Sessions};

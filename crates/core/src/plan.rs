@@ -1,5 +1,6 @@
 //! What will be done: complete, resolved once, the only thing that reaches a backend.
 
+use crate::container::{self, ContainerPlan, Defaults};
 use crate::size::Size;
 use crate::spec::{Access, MountSpec, Network, SandboxSpec, Workspace};
 use ringfence_proto::{Code, Failure};
@@ -128,12 +129,23 @@ pub enum Hold {
     None,
 }
 
+/// Whether a private workspace can be on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskWorkspace {
+    No,
+    /// Its size is held by the disk itself only.
+    Unlimited,
+    Limited,
+}
+
 /// What a backend can enforce on this host, and by what means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guarantees {
     pub backend: String,
-    /// A private workspace can be on disk, with its size limited.
-    pub disk_workspace: bool,
+    pub disk_workspace: DiskWorkspace,
+    /// What a container is made from when nobody says; absent where there are no containers.
+    pub image: Option<String>,
     pub controls: BTreeMap<Control, (Hold, String)>,
 }
 
@@ -197,6 +209,9 @@ pub struct Plan {
     pub limits: Limits,
     pub labels: BTreeMap<String, String>,
     pub enforced: Vec<Enforced>,
+    /// For the backends that make one.
+    #[serde(default)]
+    pub container: Option<ContainerPlan>,
 }
 
 fn usual_workspace() -> PathBuf {
@@ -226,7 +241,7 @@ pub fn resolve_with(
         return Err(Failure::invalid(format!("more than {MOST_MOUNTS} mounts")));
     }
     for mount in &spec.mounts {
-        check_mount(mount)?;
+        check_mount(mount, guarantees)?;
     }
     let workdir = spec.workdir.unwrap_or_else(usual_workspace);
     absolute(&workdir, "the work folder")?;
@@ -251,12 +266,41 @@ pub fn resolve_with(
     if let Some(rootfs) = &spec.rootfs {
         absolute(rootfs, "the root folder")?;
     }
-    let workspace = match (spec.workspace, lifetime) {
-        (Workspace::Fresh, Lifetime::Disposable) => Workspace::Memory,
-        (Workspace::Fresh, Lifetime::Kept) if guarantees.disk_workspace => Workspace::Disk,
-        (Workspace::Fresh, Lifetime::Kept) => Workspace::Memory,
-        (other, _) => other,
+    let container = match (&guarantees.image, spec.container) {
+        (None, None) => None,
+        (None, Some(_)) => {
+            let backend = &guarantees.backend;
+            return Err(Failure::invalid(format!(
+                "options of a container mean nothing to the backend `{backend}`"
+            ))
+            .hint("use `--backend docker`"));
+        }
+        (Some(image), asked) => {
+            for (what, given) in [
+                ("a root folder", spec.rootfs.is_some()),
+                ("an interpreter of the host", spec.python.is_some()),
+                ("a packages environment", spec.environment.is_some()),
+            ] {
+                if given {
+                    let message = format!("{what} can't be used in a container");
+                    return Err(Failure::invalid(message).hint("name an image that has it"));
+                }
+            }
+            let mut asked = asked.unwrap_or_default();
+            asked.workdir.get_or_insert_with(|| workdir.clone());
+            Some(container::resolve(asked, spec.network, &limits, image)?)
+        }
     };
+    let sized = spec.limits.workspace.is_some();
+    let workspace = match (spec.workspace, lifetime, guarantees.disk_workspace) {
+        (Workspace::Fresh, Lifetime::Disposable, _) => Workspace::Memory,
+        (Workspace::Fresh, Lifetime::Kept, DiskWorkspace::Limited) => Workspace::Disk,
+        (Workspace::Fresh, Lifetime::Kept, DiskWorkspace::Unlimited) if !sized => Workspace::Disk,
+        (Workspace::Fresh, Lifetime::Kept, _) => Workspace::Memory,
+        (other, ..) => other,
+    };
+    let unlimited =
+        workspace == Workspace::Disk && guarantees.disk_workspace == DiskWorkspace::Unlimited;
     let in_folder = matches!(workspace, Workspace::Folder { .. });
     if in_folder && spec.limits.workspace.is_some() {
         return Err(Failure::invalid(
@@ -265,10 +309,15 @@ pub fn resolve_with(
     }
     let mut enforced = Vec::new();
     let given = &spec.limits;
-    let network = match spec.network {
-        Network::None => "none",
-        Network::Host => "host",
+    let network = match (&container, spec.network) {
+        (Some(container), _) => container.network.as_str(),
+        (None, Network::None) => "none",
+        (None, Network::Host) => "host",
     };
+    let engines_own = container
+        .as_ref()
+        .is_some_and(|c| c.defaults == Defaults::Engine);
+    let privileged = container.as_ref().is_some_and(|c| c.privileged);
     let rows = [
         (Control::Isolation, None, true),
         (Control::SystemCalls, None, true),
@@ -310,7 +359,11 @@ pub fn resolve_with(
     for (control, limit, demanded) in rows {
         // What the caller has given up by what it asked for.
         let waived = match control {
-            Control::Network if spec.network == Network::Host => Some("asked for"),
+            Control::Network if network != "none" => Some("asked for"),
+            Control::Isolation | Control::SystemCalls if privileged => Some("asked for"),
+            Control::Tmp | Control::FileSize | Control::OpenFiles if engines_own => {
+                Some("the engine's defaults were asked for")
+            }
             Control::Workspace if in_folder => Some("a folder of the host"),
             Control::Workspace if workspace == Workspace::Empty => Some("read-only"),
             _ => None,
@@ -325,11 +378,14 @@ pub fn resolve_with(
             });
             continue;
         }
-        let (hold, by) = guarantees
-            .controls
-            .get(&control)
-            .cloned()
-            .unwrap_or((Hold::None, "not offered by this backend".to_owned()));
+        let offered = guarantees.controls.get(&control).cloned();
+        let (hold, by) = match (control, offered) {
+            (Control::Workspace, _) if unlimited => {
+                (Hold::None, "on disk, which has no limit here".to_owned())
+            }
+            (_, Some(offered)) => offered,
+            (_, None) => (Hold::None, "not offered by this backend".to_owned()),
+        };
         let unmet = demanded && hold != Hold::Sandbox;
         if unmet && !spec.prefer {
             let name = control.name();
@@ -366,6 +422,7 @@ pub fn resolve_with(
         limits,
         labels: spec.labels,
         enforced,
+        container,
     })
 }
 
@@ -420,7 +477,7 @@ fn limits(spec: &SandboxSpec, default: &Limits) -> Result<Limits, Failure> {
     })
 }
 
-fn absolute(path: &Path, what: &str) -> Result<(), Failure> {
+pub(crate) fn absolute(path: &Path, what: &str) -> Result<(), Failure> {
     let clean = path.is_absolute()
         && path
             .components()
@@ -451,10 +508,13 @@ fn check_source(from: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_mount(mount: &MountSpec) -> Result<(), Failure> {
+fn check_mount(mount: &MountSpec, guarantees: &Guarantees) -> Result<(), Failure> {
     absolute(&mount.from, "a mount's source")?;
-    absolute(&mount.to, "a mount's target")?;
     check_source(&mount.from)?;
+    if guarantees.image.is_some() {
+        return container::check_target(&mount.to, "a mount's target");
+    }
+    absolute(&mount.to, "a mount's target")?;
     check_target(&mount.to)
 }
 
@@ -542,7 +602,8 @@ mod tests {
         controls.insert(Control::Memory, (memory, "test".to_owned()));
         Guarantees {
             backend: "test".to_owned(),
-            disk_workspace: true,
+            disk_workspace: DiskWorkspace::Limited,
+            image: None,
             controls,
         }
     }

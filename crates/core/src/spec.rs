@@ -1,5 +1,6 @@
 //! What was asked for. Nothing after [`crate::plan::resolve`] looks at it.
 
+use crate::container::ContainerSpec;
 use crate::size::Size;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ pub struct SandboxSpec {
     /// Takes the nearest that can be enforced here, and says so, where the default is to refuse.
     pub prefer: bool,
     pub labels: BTreeMap<String, String>,
+    /// Options of a container, for the backends that make one.
+    pub container: Option<ContainerSpec>,
 }
 
 /// Where the session's files live.

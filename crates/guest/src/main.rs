@@ -1,26 +1,27 @@
 //! The program: settings from its arguments, then connections until it is told to end.
 
+mod door;
+mod stdio;
+
 use ringfence_guest::{Config, DaemonSettings, Guest, nonblocking, take_inherited};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::future::pending;
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use stdio::Stdio;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 
 const USAGE: &str = "usage: ringfence-guest (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio | --daemon)... \
-[--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID]";
+[--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID] \
+[--door NAME] [--end-with-stdio]
+       ringfence-guest relay NAME";
 
 /// Descriptors that this process may have open.
 const OPEN_FILES: u64 = 8192;
@@ -33,6 +34,9 @@ struct Arguments {
     stdio: bool,
     /// The HasteKit daemon on TCP, as its environment says.
     daemon: bool,
+    /// A second way in, for whoever knows the secret that standard input begins with.
+    door: Option<String>,
+    end_with_stdio: bool,
     workspace: Option<PathBuf>,
     oom_fd: Option<RawFd>,
     lifeline_fd: Option<RawFd>,
@@ -53,6 +57,10 @@ impl Arguments {
                     parsed.daemon = true;
                     continue;
                 }
+                "--end-with-stdio" => {
+                    parsed.end_with_stdio = true;
+                    continue;
+                }
                 _ => {}
             }
             let value = words.next();
@@ -68,6 +76,7 @@ impl Arguments {
                 "--listen-fd" => parsed.listen_fd = Some(number()?),
                 "--listen" => parsed.listen = Some(value()?.into()),
                 "--tcp" => parsed.tcp = Some(value()?),
+                "--door" => parsed.door = Some(value()?),
                 "--workspace" => parsed.workspace = Some(value()?.into()),
                 "--oom-fd" => parsed.oom_fd = Some(number()?),
                 "--lifeline-fd" => parsed.lifeline_fd = Some(number()?),
@@ -98,6 +107,9 @@ impl Arguments {
         if !ways.contains(&true) {
             return Err("nothing to listen on".to_owned());
         }
+        if (parsed.door.is_some() || parsed.end_with_stdio) && !parsed.stdio {
+            return Err("--door and --end-with-stdio need --stdio".to_owned());
+        }
         Ok(parsed)
     }
 }
@@ -117,13 +129,20 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let words = std::env::args_os()
-        .skip(1)
-        .map(|word| word.to_string_lossy().into_owned());
-    let arguments = Arguments::parse(words).map_err(|e| format!("{e}\n{USAGE}"))?;
-
     // Code of the same user must not read this process's memory or take its descriptors.
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let words: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    if let [verb, name] = words.as_slice()
+        && verb == "relay"
+    {
+        let relay = door::relay(name);
+        return runtime(1)?.block_on(relay).map_err(|e| e.to_string());
+    }
+    let arguments = Arguments::parse(words.into_iter()).map_err(|e| format!("{e}\n{USAGE}"))?;
+
     // Orphans come to this process, also where it is not the init.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| format!("cannot become a subreaper: {e}"))?;
@@ -177,16 +196,20 @@ fn run() -> Result<(), String> {
         open_files: arguments.open_files,
         env,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // Clients can hold those of the archives for as long as they like; never the others.
+    let runtime = runtime(4 + ringfence_guest::TRANSFERS)?;
+    let guest = Guest::new(config);
+    runtime.block_on(serve(arguments, guest, listener, lifeline, daemon))
+}
+
+fn runtime(blocking_threads: usize) -> Result<tokio::runtime::Runtime, String> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Clients can hold those of the archives for as long as they like; never the others.
-        .max_blocking_threads(4 + ringfence_guest::TRANSFERS)
+        .max_blocking_threads(blocking_threads)
         .thread_keep_alive(Duration::from_secs(1))
         .thread_stack_size(256 << 10)
         .build()
-        .map_err(|e| format!("cannot start the runtime: {e}"))?;
-    let guest = Guest::new(config);
-    runtime.block_on(serve(arguments, guest, listener, lifeline, daemon))
+        .map_err(|e| format!("cannot start the runtime: {e}"))
 }
 
 /// Serves every way in until the lifeline ends, a signal asks for the end, or the last way in
@@ -207,10 +230,12 @@ async fn serve(
             signal(SignalKind::terminate()).map_err(|e| format!("cannot handle SIGTERM: {e}"))?,
         ),
     };
-    let listening = arguments.listen_fd.is_some()
-        || arguments.listen.is_some()
-        || arguments.tcp.is_some()
-        || arguments.daemon;
+    let listening = !arguments.end_with_stdio
+        && (arguments.listen_fd.is_some()
+            || arguments.listen.is_some()
+            || arguments.tcp.is_some()
+            || arguments.door.is_some()
+            || arguments.daemon);
 
     if let Some(fd) = listener {
         let listener = std::os::unix::net::UnixListener::from(fd);
@@ -254,11 +279,12 @@ async fn serve(
     };
     let stdio = async {
         if arguments.stdio {
-            serve_stdio(Arc::clone(&guest)).await;
+            serve_stdio(Arc::clone(&guest), arguments.door.as_deref()).await?;
         }
         if !arguments.stdio || listening {
             pending::<()>().await;
         }
+        Ok(())
     };
     let lifeline = async {
         match lifeline {
@@ -272,14 +298,14 @@ async fn serve(
             None => pending().await,
         }
     };
-    tokio::select! {
-        () = stdio => {}
-        () = lifeline => {}
-        () = terminated => {}
-        () = unused => {}
-    }
+    let ended = tokio::select! {
+        ended = stdio => ended,
+        () = lifeline => Ok(()),
+        () = terminated => Ok(()),
+        () = unused => Ok(()),
+    };
     guest.kill_everything().await;
-    Ok(())
+    ended
 }
 
 async fn accept_unix(listener: UnixListener, guest: Arc<Guest>) {
@@ -320,9 +346,19 @@ async fn accept_tcp<F: Future<Output = ()> + Send + 'static>(
     }
 }
 
-async fn serve_stdio(guest: Arc<Guest>) {
+/// Serves standard input and output; where there is a door, what comes first is its secret.
+async fn serve_stdio(guest: Arc<Guest>, door: Option<&str>) -> Result<(), String> {
     match Stdio::new() {
-        Ok(stdio) => guest.serve(stdio).await,
+        Ok(mut stdio) => {
+            if let Some(name) = door {
+                let door = door::Door::open(name, &mut stdio)
+                    .await
+                    .map_err(|e| format!("cannot open the door {name}: {e}"))?;
+                tokio::spawn(door.serve(Arc::clone(&guest)));
+            }
+            guest.serve(stdio).await;
+        }
+        Err(e) if door.is_some() => return Err(format!("cannot use standard input: {e}")),
         // Files and the like can't be waited for: threads read and write them.
         Err(_) => {
             guest
@@ -330,6 +366,7 @@ async fn serve_stdio(guest: Arc<Guest>) {
                 .await
         }
     }
+    Ok(())
 }
 
 /// Waits for the other end of a pipe to be closed.
@@ -338,72 +375,14 @@ async fn ended(fd: OwnedFd) {
     let mut buffer = [0; 64];
     loop {
         match fd
-            .async_io(tokio::io::Interest::READABLE, |fd| read(fd, &mut buffer))
+            .async_io(tokio::io::Interest::READABLE, |fd| {
+                stdio::read(fd, &mut buffer)
+            })
             .await
         {
             Ok(0) | Err(_) => return,
             Ok(_) => {}
         }
-    }
-}
-
-/// Standard input and output as one stream.
-struct Stdio {
-    input: AsyncFd<OwnedFd>,
-    output: AsyncFd<OwnedFd>,
-}
-
-impl Stdio {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            input: nonblocking(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?)?,
-            output: nonblocking(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?)?,
-        })
-    }
-}
-
-fn read(fd: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
-    Ok(rustix::io::read(fd, buffer)?)
-}
-
-impl AsyncRead for Stdio {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        loop {
-            let mut guard = ready!(self.input.poll_read_ready(context))?;
-            let result = guard.try_io(|fd| read(fd.get_ref(), buffer.initialize_unfilled()));
-            if let Ok(result) = result {
-                buffer.advance(result?);
-                return Poll::Ready(Ok(()));
-            }
-        }
-    }
-}
-
-impl AsyncWrite for Stdio {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            let mut guard = ready!(self.output.poll_write_ready(context))?;
-            let result = guard.try_io(|fd| Ok(rustix::io::write(fd.get_ref(), bytes)?));
-            if let Ok(result) = result {
-                return Poll::Ready(result);
-            }
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -428,6 +407,8 @@ mod tests {
             &["--listen-fd", "1"],
             &["--stdio", "--memory-limit", "x"],
             &["--stdio", "--what"],
+            &["--listen", "/tmp/x", "--door", "x"],
+            &["--listen", "/tmp/x", "--end-with-stdio"],
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

@@ -38,6 +38,9 @@ pub const PROTOCOL: u32 = 2;
 /// Folder inside every sandbox where the session's files live.
 pub const WORKSPACE: &str = "/workspace";
 
+/// Bytes of the secret that opens the door of a guest; the first that its standard input brings.
+pub const SECRET_LENGTH: usize = 64;
+
 /// Default number of bytes of each output stream that a result carries inline.
 pub const OUTPUT_LIMIT: u64 = 1 << 20;
 

@@ -1,5 +1,6 @@
 //! `ringfence`: gives every AI agent a computer of its own.
 
+mod backends;
 mod callback;
 mod cli;
 mod client;

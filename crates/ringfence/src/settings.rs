@@ -1,6 +1,7 @@
 //! Where things are on this host: the one place that reads the environment.
 #![allow(clippy::disallowed_methods)]
 
+use ringfence_core::backend::docker::Surroundings;
 use ringfence_core::interpreter::Search;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -89,6 +90,31 @@ const KUBECONFIG: Variable = Variable {
     meaning: "configuration of a cluster; `doctor` only says whether there is one",
     default: "`~/.kube/config`",
 };
+const DOCKER_HOST: Variable = Variable {
+    name: "DOCKER_HOST",
+    meaning: "the Docker engine: `unix:///path` or `tcp://host:port`",
+    default: "that of the current context, else `unix:///var/run/docker.sock`",
+};
+const DOCKER_CONTEXT: Variable = Variable {
+    name: "DOCKER_CONTEXT",
+    meaning: "the Docker context that names the engine",
+    default: "what `docker context use` chose",
+};
+const DOCKER_CERT_PATH: Variable = Variable {
+    name: "DOCKER_CERT_PATH",
+    meaning: "folder with `ca.pem`, `cert.pem` and `key.pem` for an engine behind TLS",
+    default: "Docker's folder of settings",
+};
+const DOCKER_TLS_VERIFY: Variable = Variable {
+    name: "DOCKER_TLS_VERIFY",
+    meaning: "speaks TLS to the engine when it is set to anything",
+    default: "plain unless `DOCKER_CERT_PATH` is set",
+};
+const DOCKER_CONFIG: Variable = Variable {
+    name: "DOCKER_CONFIG",
+    meaning: "Docker's folder of settings: contexts and credentials for registries",
+    default: "`~/.docker`",
+};
 /// Read by the library that writes colours, and so listed only.
 const NO_COLOR: Variable = Variable {
     name: "NO_COLOR",
@@ -97,7 +123,7 @@ const NO_COLOR: Variable = Variable {
 };
 
 /// Every variable that is read but for those of settings, in the order of the documentation.
-pub(crate) const ALL: [&Variable; 16] = [
+pub(crate) const ALL: [&Variable; 21] = [
     &STATE_DIR,
     &CACHE_DIR,
     &DATA_DIR,
@@ -113,6 +139,11 @@ pub(crate) const ALL: [&Variable; 16] = [
     &PYENV_VERSION,
     &TERM,
     &KUBECONFIG,
+    &DOCKER_HOST,
+    &DOCKER_CONTEXT,
+    &DOCKER_CERT_PATH,
+    &DOCKER_TLS_VERIFY,
+    &DOCKER_CONFIG,
     &NO_COLOR,
 ];
 
@@ -278,6 +309,19 @@ pub(crate) fn cluster() -> Option<PathBuf> {
     let file = named.unwrap_or_else(|| home().join(".kube/config"));
     let in_cluster = PathBuf::from("/var/run/secrets/kubernetes.io/serviceaccount/token");
     [file, in_cluster].into_iter().find(|file| file.is_file())
+}
+
+/// Which Docker engine the caller means.
+pub(crate) fn docker() -> Surroundings {
+    Surroundings {
+        host: DOCKER_HOST.text(),
+        context: DOCKER_CONTEXT.text(),
+        certificates: DOCKER_CERT_PATH.folder(),
+        tls: DOCKER_TLS_VERIFY.text().is_some(),
+        config: DOCKER_CONFIG
+            .folder()
+            .unwrap_or_else(|| home().join(".docker")),
+    }
 }
 
 /// The names of everything in our own environment, which must not be seen inside a sandbox.

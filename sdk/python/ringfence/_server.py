@@ -10,11 +10,13 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from ._wire import Endpoint
@@ -31,6 +33,9 @@ _OWN = (
     "--idle-timeout=30d",
     "--log-level=warn",
 )
+
+#: Seconds in which a server may still be starting.
+_YOUNG = 60.0
 
 _lock = threading.Lock()
 _servers: dict[tuple[str | None, str | None], _Server] = {}
@@ -64,8 +69,26 @@ def program() -> str:
     )
 
 
+def _sweep() -> None:
+    """Removes the folders that killed programs left, once their servers and sandboxes are gone."""
+    for path in Path(tempfile.gettempdir()).glob("ringfence-*/socket"):
+        folder = path.parent
+        try:
+            about = folder.stat()
+            if about.st_uid != os.getuid() or time.time() - about.st_mtime < _YOUNG:
+                continue
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(str(path))
+        except ConnectionRefusedError:
+            if not any((folder / "state").rglob("sandbox.json")):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # somebody else was quicker
+
+
 class _Server:
     def __init__(self, backend: str | None, engine: str | None) -> None:
+        _sweep()
         self._folder = Path(tempfile.mkdtemp(prefix="ringfence-"))
         path = self._folder / "socket"
         self.endpoint = Endpoint(socket=str(path))

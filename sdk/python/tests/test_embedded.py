@@ -62,6 +62,11 @@ def test_it_ends_with_a_killed_program() -> None:
     process.wait()
     await_end(pid, path)
     assert sandboxes(path) == []
+    # What is left of it goes when the next program comes, if it is no longer young.
+    assert Path(path).exists()
+    os.utime(Path(path).parent, (0, 0))
+    start("")[0].communicate()
+    assert not Path(path).parent.exists()
 
 
 def test_a_ctrl_c_is_for_the_program() -> None:

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use ringfence_core::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
 use ringfence_core::plan::{Guarantees, Plan, SandboxId};
-use ringfence_core::{Code, Control, Failure, Hold};
+use ringfence_core::{Code, Control, DiskWorkspace, Failure, Hold};
 use ringfence_guest::{Config, Guest};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,8 @@ impl Backend for Fake {
         let controls = claimed.map(|c| (c, (Hold::Sandbox, "pretended".to_owned())));
         Ok(Guarantees {
             backend: "fake".to_owned(),
-            disk_workspace: true,
+            disk_workspace: DiskWorkspace::Limited,
+            image: None,
             controls: controls.into(),
         })
     }

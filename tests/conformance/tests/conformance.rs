@@ -1,7 +1,8 @@
-//! Every behaviour on every backend: the fake, and native as root and as an ordinary user.
+//! Every behaviour on every backend: the fake, native as root and as an ordinary user, and Docker.
 
 use libtest_mimic::{Arguments, Failed, Trial as Case};
 use ringfence_conformance::{BEHAVIOURS, Behaviour, Fake, Trial};
+use ringfence_core::backend::docker::{self, Docker, Endpoint};
 use ringfence_core::backend::native::{Config, Launcher, Native};
 use ringfence_core::interpreter::Interpreter;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,6 +27,9 @@ fn main() {
         }));
         cases.push(Case::test(format!("user::{name}"), move || {
             as_user(behaviour)
+        }));
+        cases.push(Case::test(format!("docker::{name}"), move || {
+            docker(behaviour)
         }));
     }
     libtest_mimic::run(&arguments, cases).exit();
@@ -69,6 +73,31 @@ fn native(behaviour: &Behaviour) -> Result<(), Failed> {
     })
 }
 
+/// On the engine that `DOCKER_HOST` names, which must be there.
+fn docker(behaviour: &Behaviour) -> Result<(), Failed> {
+    let state = tempfile::tempdir()?;
+    let ringfence = ringfence()?;
+    let host = variable("DOCKER_HOST").ok_or("DOCKER_HOST is not set: see tests/engines")?;
+    run(behaviour, || {
+        let config = docker::Config {
+            endpoint: Endpoint::parse(&host.to_string_lossy(), None)?,
+            state: state.path().join("state"),
+            guest: guest(&ringfence)?,
+            image: "ringfence-test/python".to_owned(),
+            docker_config: state.path().to_owned(),
+            listener: None,
+            pool: 0,
+        };
+        Ok(Trial {
+            backend: Docker::new(config)?,
+        })
+    })
+}
+
+fn variable(name: &str) -> Option<std::ffi::OsString> {
+    std::env::vars_os().find(|(k, _)| k == name).map(|(_, v)| v)
+}
+
 /// Runs the native trial of this name in a copy of this program that has given up root.
 fn as_user(behaviour: &Behaviour) -> Result<(), Failed> {
     if !rustix::process::geteuid().is_root() {
@@ -102,7 +131,7 @@ fn as_user(behaviour: &Behaviour) -> Result<(), Failed> {
 }
 
 fn ringfence() -> Result<PathBuf, Failed> {
-    if let Some(path) = std::env::vars_os().find(|(k, _)| k == BIN).map(|(_, v)| v) {
+    if let Some(path) = variable(BIN) {
         return Ok(path.into());
     }
     // target/debug/deps/conformance-… lies two below target/debug/ringfence.

@@ -2,6 +2,7 @@
 
 pub use ringfence_http_tests::{Outcome, Server, ringfence};
 
+use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
 
@@ -32,4 +33,74 @@ pub fn docker_ok(args: &[&str]) -> Outcome<String> {
         return Err(format!("docker {}: {stderr}", args.join(" ")).into());
     }
     Ok(String::from_utf8(done.stdout)?.trim_end().to_owned())
+}
+
+/// The image of sessions that name none.
+pub const IMAGE: &str = "ringfence-test/python";
+
+/// A server whose sessions are containers of the engine.
+pub fn serve(args: &[&str]) -> Outcome<Server> {
+    engine()?;
+    let own = ["--backend", "docker", "--image", IMAGE, "--no-auth"];
+    Server::start(&[&own, args].concat())
+}
+
+/// A session with these options of a container.
+pub async fn session(server: &Server, container: &Value) -> Outcome<String> {
+    session_of(server, &json!({"container": container})).await
+}
+
+/// A session of this whole spec.
+pub async fn session_of(server: &Server, spec: &Value) -> Outcome<String> {
+    server.session_with(&json!({"spec": spec})).await
+}
+
+/// What a shell inside prints; it must succeed.
+pub async fn shell(server: &Server, session: &str, command: &str) -> Outcome<String> {
+    let done = server.bash(session, command).await?;
+    if done["return_code"] != 0 {
+        return Err(format!("{command}: {done}").into());
+    }
+    let text = done["stdout"].as_str().unwrap_or_default();
+    Ok(text.trim_end().to_owned())
+}
+
+/// The engine's id of a session's container.
+pub fn container(session: &str) -> Outcome<String> {
+    let id = docker_ok(&["ps", "-aq", "--no-trunc", "--filter", &label(session)])?;
+    match id.is_empty() {
+        true => Err(format!("session {session} has no container").into()),
+        false => Ok(id),
+    }
+}
+
+/// What the engine says of a session's container, by a path such as `HostConfig.Memory`.
+pub fn inspect(session: &str, path: &str) -> Outcome<Value> {
+    let format = format!("{{{{json .{path}}}}}");
+    let text = docker_ok(&["inspect", "--format", &format, &container(session)?])?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Finds what belongs to a session.
+pub fn label(session: &str) -> String {
+    format!("label=ringfence={}", session.replace('_', "-"))
+}
+
+/// A name that nothing else on the engine has.
+pub fn unique(what: &str) -> String {
+    let folder = tempfile::Builder::new().prefix(what).tempdir();
+    let path = folder
+        .map(|folder| folder.path().to_owned())
+        .unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.to_lowercase()
+}
+
+/// Something on the engine that is removed with this.
+pub struct Removed(pub &'static str, pub String);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = docker([self.0, "rm", "-f", &self.1]);
+    }
 }

@@ -213,6 +213,14 @@ async fn a_batch_judges_each_case_and_one_harms_no_other() -> Outcome {
         assert_eq!(verdicts(index), [verdict; 4], "{index}: {answer}");
     }
     assert_eq!(answer["verdicts"]["accepted"], 3);
+    let bad =
+        json!({"snippets": [python("1"), {"language": "c", "code": "", "timeout_seconds": -1}]});
+    let (status, said) = server.post("/run/batch", &bad).await?;
+    assert_eq!(
+        (status, &said["detail"][0]["loc"][2]),
+        (422, &json!("1")),
+        "{said}"
+    );
     nothing_is_left(&server).await
 }
 

@@ -1,6 +1,8 @@
 //! What makes sandboxes, and nothing else.
 
+pub mod docker;
 pub mod native;
+mod process;
 
 use crate::plan::{Guarantees, Plan, SandboxId};
 use async_trait::async_trait;
@@ -75,6 +77,14 @@ pub trait Backend: Send + Sync {
 
     /// Removes what makers that died in the middle left, where the engine does not do so itself.
     async fn tidy(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Makes ready for this plan, where sandboxes can be made before anybody asks for them.
+    fn prepare(&self, _plan: &Plan) {}
+
+    /// Removes what was made before anybody asked for it; for a server that stops.
+    async fn close(&self) -> Result<(), Failure> {
         Ok(())
     }
 

@@ -156,7 +156,8 @@ fn unknown(name: &str, lower: &str) -> Failure {
     let words = LANGUAGES
         .iter()
         .flat_map(|l| std::iter::once(l.name).chain(l.aliases.iter().copied()));
-    match nearest(lower, words) {
+    // Some names have one letter, to which any other is near.
+    match nearest(lower, words).filter(|_| lower.len() > 1) {
         Some(near) => Failure::invalid(message).hint(format!("did you mean `{near}`?")),
         None => Failure::invalid(message),
     }
@@ -183,7 +184,9 @@ mod tests {
         let failure = Language::named("pyhton").unwrap_err();
         assert!(failure.message.contains("python, javascript"), "{failure}");
         assert_eq!(failure.hint.as_deref(), Some("did you mean `python`?"));
-        assert_eq!(Language::named("cobol").unwrap_err().hint, None);
+        for far in ["cobol", "x", ""] {
+            assert_eq!(Language::named(far).unwrap_err().hint, None, "{far}");
+        }
     }
 
     #[test]

@@ -208,6 +208,14 @@ impl Sessions {
         Ok(session)
     }
 
+    /// Has what this session would need made ready, where the backend can.
+    pub async fn prepare(&self, spec: SandboxSpec, limits: &Limits) -> Result<(), Failure> {
+        let guarantees = self.backend.guarantees().await?;
+        let plan = resolve_with(spec, Lifetime::Kept, &guarantees, limits)?;
+        self.backend.prepare(&plan);
+        Ok(())
+    }
+
     /// A session by its id, also one that another server made.
     pub async fn get(&self, id: &SessionId) -> Result<Arc<Session>, Failure> {
         if let Some(session) = locked(&self.live).get(id) {

@@ -161,12 +161,9 @@ impl Outcome {
 
     /// Of an engine that is not there: the contract's answer, and what to do.
     pub fn no_engine(program: &Program, backend: &str, image: Option<&str>, why: &Failure) -> Self {
-        let hint = why.hint.as_deref().unwrap_or(
-            "Install it and start it, or let the native engine run this: `backend = \"auto\"`.",
-        );
         let error = format!(
-            "{backend} is not installed or not on PATH. {} ({why})",
-            sentence(hint)
+            "{backend} is not installed or not on PATH. Install Docker Desktop or call the tool \
+             without sandbox=true. ({why})"
         );
         Self {
             exit_code: NO_SANDBOX,
@@ -186,15 +183,4 @@ impl Outcome {
         self.text = text.trim_end().to_owned();
         self
     }
-}
-
-fn sentence(hint: &str) -> String {
-    let mut chars = hint.trim_end_matches('.').chars();
-    let first = chars.next().map(char::to_uppercase);
-    first
-        .into_iter()
-        .flatten()
-        .chain(chars)
-        .chain(['.'])
-        .collect()
 }

@@ -45,7 +45,7 @@ impl Program {
     /// Checks a snippet. `base` is the sandbox as far as the snippet says nothing about it.
     pub fn new(snippet: Snippet, base: SandboxSpec) -> Result<Self, Failure> {
         let language = Language::named(&snippet.language)?;
-        check(&snippet)?;
+        snippet.check()?;
         let timeout = seconds("timeout_seconds", snippet.timeout_seconds, TIMEOUT)?;
         let compile_timeout = seconds(
             "compile_timeout_seconds",
@@ -144,6 +144,16 @@ impl Program {
 
 fn is_translated(name: &str) -> bool {
     translate::translated_name(name).is_some()
+}
+
+impl Snippet {
+    /// Whether all values are in their ranges; what language it is in is not asked.
+    pub fn check(&self) -> Result<(), Failure> {
+        seconds("timeout_seconds", self.timeout_seconds, TIMEOUT)?;
+        let compile = self.compile_timeout_seconds;
+        seconds("compile_timeout_seconds", compile, COMPILE_TIMEOUT)?;
+        check(self)
+    }
 }
 
 fn check(snippet: &Snippet) -> Result<(), Failure> {

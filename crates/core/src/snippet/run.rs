@@ -69,8 +69,9 @@ pub enum Progress {
 pub struct Wires {
     /// Hears of what goes on; when it goes away, the program is ended.
     pub watch: Option<mpsc::Sender<Progress>>,
-    /// In place of the snippet's own input.
-    pub stdin: Option<Body>,
+    /// Opens what is read in place of the snippet's own input. Called when the sandbox is there:
+    /// who reads may have a thread for that, and who clones may not.
+    pub stdin: Option<fn() -> Body>,
 }
 
 /// A program whose code is in the form that runs.
@@ -298,8 +299,8 @@ impl Runner {
         let events = self
             .start(program, prepared, guest, &mut request, &mut notes)
             .await?;
-        if let Some(body) = wires.stdin {
-            let guest = guest.clone();
+        if let Some(open) = wires.stdin {
+            let (guest, body) = (guest.clone(), open());
             tokio::spawn(async move {
                 // Code that does not read its input is no failure.
                 let _ = guest.stdin(JOB, &StdinQuery::default(), body).await;

@@ -9,11 +9,13 @@ mod files;
 mod haiku;
 mod hastekit;
 mod ringfence;
+mod shipit;
 mod shown;
 
 pub use args::{Args, BadArgument, Param, Unknown};
 
 use crate::sessions::Session;
+use crate::snippet::{Outcome, Snippet};
 use crate::work::Work;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -52,6 +54,8 @@ pub trait Runner: Send + Sync {
     async fn run(&self, work: Work) -> Result<ExecResult, Failure>;
     /// Starts something that runs on by itself.
     async fn start(&self, work: Work) -> Result<JobInfo, Failure>;
+    /// Runs something in a sandbox of its own, beside the session.
+    async fn snippet(&self, snippet: Snippet) -> Result<Outcome, Failure>;
 }
 
 /// What holds where a tool says nothing.
@@ -204,15 +208,17 @@ pub enum Family {
     Haiku,
     Hastekit,
     Anthropic,
+    Shipit,
 }
 
 impl Family {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Ringfence,
         Self::Axio,
         Self::Haiku,
         Self::Hastekit,
         Self::Anthropic,
+        Self::Shipit,
     ];
 
     pub fn name(self) -> &'static str {
@@ -222,6 +228,7 @@ impl Family {
             Self::Haiku => "haiku",
             Self::Hastekit => "hastekit",
             Self::Anthropic => "anthropic",
+            Self::Shipit => "shipit",
         }
     }
 
@@ -236,6 +243,7 @@ impl Family {
             Self::Haiku => haiku::TOOLS,
             Self::Hastekit => hastekit::TOOLS,
             Self::Anthropic => anthropic::TOOLS,
+            Self::Shipit => shipit::TOOLS,
         }
     }
 

@@ -1,9 +1,10 @@
 //! `ringfence gc`: removes what was left behind.
 
-use crate::{embedded, settings};
+use crate::{backends, embedded, settings};
 use clap::Args;
-use ringfence_core::backend::native::{Config, Launcher, Native, PATIENCE};
-use ringfence_core::{Failure, SandboxId};
+use ringfence_core::backend::docker::Swept;
+use ringfence_core::backend::native::{Launcher, PATIENCE};
+use ringfence_core::{Backend as _, Failure, SandboxId};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +15,8 @@ Examples:
   ringfence gc --json
 
 Removes disposable sandboxes whose maker was killed, creations that were cut off, environments
-that were not finished, and guests of earlier versions. What runs, and what is kept, stays.";
+that were not finished, and guests of earlier versions; on a Docker engine, where one answers,
+containers that were never started and guests of other versions. What runs, and what is kept, stays.";
 
 /// Removes what killed commands and earlier versions left behind
 #[derive(Args)]
@@ -33,25 +35,28 @@ struct Removed {
     stuck: Vec<(SandboxId, String)>,
     environments: Vec<String>,
     guests: Vec<PathBuf>,
+    /// Of a Docker engine, where one answers.
+    docker: Swept,
 }
 
 impl Gc {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
-        let native = Native::new(
-            Config {
-                state: settings::state(),
-                guest: embedded::guest()?,
-                environments: settings::environments(),
-                interpreter: None,
-            },
-            Launcher::Inline,
-        )?;
+        let native = backends::native(settings::state(), None, Launcher::Inline)?;
         let swept = native.sweep(PATIENCE)?;
+        let docker = super::block_on(async {
+            let docker = backends::docker(settings::state(), backends::IMAGE, None, 0)?;
+            // Where no engine answers there is nothing to remove.
+            match docker.guarantees().await {
+                Ok(_) => docker.sweep().await,
+                Err(_) => Ok(Swept::default()),
+            }
+        })?;
         let removed = Removed {
             sandboxes: swept.sandboxes,
             stuck: swept.stuck,
             environments: super::env::remove_unfinished()?,
             guests: embedded::remove_old()?,
+            docker,
         };
         if self.json {
             super::say_json(&removed)?;
@@ -69,7 +74,14 @@ impl Gc {
         for path in &removed.guests {
             super::say(format_args!("removed the old guest {}", path.display()));
         }
+        for id in &removed.docker.containers {
+            super::say(format_args!("removed the container {id}"));
+        }
+        for name in &removed.docker.volumes {
+            super::say(format_args!("removed the volume {name}"));
+        }
         if removed.sandboxes.is_empty()
+            && removed.docker == Swept::default()
             && removed.environments.is_empty()
             && removed.guests.is_empty()
         {

@@ -29,7 +29,7 @@ pub(crate) struct Mcp {
     #[command(subcommand)]
     action: Option<Action>,
 
-    /// The family of tools: ringfence, axio, haiku, hastekit or anthropic
+    /// The family of tools: ringfence, axio, haiku, hastekit, anthropic or shipit
     #[arg(long, value_name = "NAME", default_value = "ringfence", value_parser = super::tools::family)]
     family: Family,
 

@@ -2,6 +2,7 @@
 
 mod completions;
 mod config;
+mod container;
 #[cfg(test)]
 mod docs;
 mod doctor;

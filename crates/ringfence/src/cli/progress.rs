@@ -4,6 +4,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
+/// Characters of a bar.
+const BAR: u64 = 24;
+
 pub(crate) struct Progress {
     /// Absent where standard error is no terminal.
     bar: Option<ProgressBar>,
@@ -33,6 +36,22 @@ impl Progress {
             }
             None => {
                 let _ = writeln!(std::io::stderr(), "{words}");
+            }
+        }
+    }
+
+    /// How much of the step is done, where that is known.
+    pub(crate) fn measure(&self, done: u64, all: u64, words: &str) {
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        match all {
+            0 => self.detail(words),
+            _ => {
+                let bar = done.min(all) * BAR / all;
+                let bar: String = (0..BAR)
+                    .map(|at| if at < bar { '#' } else { '.' })
+                    .collect();
+                let (done, all) = (megabytes(done), megabytes(all));
+                self.detail(&format!("[{bar}] {done:.1} of {all:.1} MB"));
             }
         }
     }

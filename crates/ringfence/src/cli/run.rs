@@ -2,25 +2,26 @@
 
 mod language;
 
+use super::container::{BackendName, ContainerArgs, shown};
 use super::output::{Sink, unwritten};
 use super::terminal;
-use crate::{embedded, settings};
+use crate::{backends, settings};
 use clap::Args;
 use futures_util::StreamExt as _;
-use ringfence_core::backend::native::{Config, Launcher, Native};
+use ringfence_core::backend::docker::Docker;
+use ringfence_core::backend::native::{Launcher, Native};
 use ringfence_core::proto::{
     Blob, Cause, Certificate, Command, Event, ExecRequest, JobEnd, OUTPUT_LIMIT, Stdin, WriteQuery,
 };
 use ringfence_core::spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};
 use ringfence_core::{
-    Backend as _, Code, Control, Enforced, Failure, GuestClient, Hold, Lifetime, Plan, Size,
-    resolve,
+    Backend, Code, Control, Enforced, Failure, GuestClient, Hold, Lifetime, Plan, Size, resolve,
 };
 use serde::Serialize;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -46,6 +47,7 @@ Examples:
   ringfence run --jobs 4 --cases tests/ a.py b.go c.rs
   echo 1 2 3 | ringfence run -c 'print(sum(map(int, input().split())))'
   curl -s https://example.com/script.py | ringfence run - one two
+  ringfence run --image ringfence/sandbox -c 'import pandas'
   ringfence run --memory 256m --timeout 5 --json -c 'x = [0] * 10**9'
 
 Exit status: that of the code; 124 when it ran out of time, 137 when it ran out of memory,
@@ -185,9 +187,13 @@ pub(crate) struct Run {
     #[arg(short, long, value_name = "VARIABLE")]
     env: Vec<String>,
 
-    /// `none`, or `host` for the host's own network with everything on it
-    #[arg(long, value_name = "NETWORK", default_value = "none", value_parser = ["none", "host"])]
+    /// `none`, `host` for the host's own network with everything on it, or with Docker the name
+    /// of a network such as `bridge`
+    #[arg(long, value_name = "NETWORK", default_value = "none")]
     network: String,
+
+    #[command(flatten)]
+    container: ContainerArgs,
 
     /// Takes the nearest limit that this host can enforce, and says so, instead of failing
     #[arg(long)]
@@ -213,6 +219,17 @@ struct Job {
     command: Command,
     script: Option<Script>,
     stdin: Stdin,
+}
+
+/// A sandbox that was made for this run.
+enum Made {
+    Native(Box<Native>, Box<Plan>),
+    Docker(Arc<Docker>, Box<Plan>),
+}
+
+/// Whether it failed because this host does not let native sandboxes be made.
+fn cannot(failure: &Failure) -> bool {
+    failure.code == Code::Unenforceable
 }
 
 /// A run that did not come about, for machines.
@@ -258,28 +275,81 @@ impl Run {
         }
         let spec = self.spec()?;
         let job = self.job(&spec)?;
-        let native = Native::new(
-            Config {
-                state: settings::state(),
-                guest: embedded::guest()?,
-                environments: settings::environments(),
-                interpreter: self
-                    .needs_search()
-                    .then(|| settings::search().find())
-                    .flatten(),
-            },
-            Launcher::Inline,
-        )?;
-        let plan = resolve(spec, Lifetime::Disposable, &native.offers())?;
         // From here on a signal must not end us before the sandbox is removed.
         let mut signals = Signals::listen()?;
+        match self.make(spec).await? {
+            Made::Native(native, plan) => self.run_native(&native, &plan, job, &mut signals).await,
+            Made::Docker(docker, plan) => {
+                self.tell_weaker(&plan);
+                // The engine removes it when the connection to it ends, be it by our death.
+                tokio::select! {
+                    biased;
+                    signal = signals.next() => Ok(ExitCode::from(128 + signal)),
+                    done = self.drive(&*docker, &plan, job, || Ok(())) => done,
+                }
+            }
+        }
+    }
+
+    /// Makes the sandbox where it is to be: natively, unless that can't be or is not wanted.
+    async fn make(&self, spec: SandboxSpec) -> Result<Made, Failure> {
+        let choice = match self.container.backend {
+            BackendName::Auto if spec.container.is_some() => BackendName::Docker,
+            choice => choice,
+        };
+        if choice != BackendName::Docker {
+            let made = self.make_native(spec.clone()).await;
+            match made {
+                Err(failure) if choice == BackendName::Auto && cannot(&failure) => {
+                    if let Ok(made) = self.make_docker(spec).await {
+                        let words = "ringfence: native sandboxes can't be made here, so this runs \
+                                     in Docker (`ringfence doctor` says why)";
+                        let _ = writeln!(anstream::stderr(), "{words}");
+                        return Ok(made);
+                    }
+                    return Err(failure);
+                }
+                made => return made,
+            }
+        }
+        self.make_docker(spec).await
+    }
+
+    async fn make_native(&self, spec: SandboxSpec) -> Result<Made, Failure> {
+        let search = self.needs_search();
+        let interpreter = search.then(|| settings::search().find()).flatten();
+        let native = backends::native(settings::state(), interpreter, Launcher::Inline)?;
+        let plan = resolve(spec, Lifetime::Disposable, &native.offers())?;
         native.create(&plan).await?;
-        self.tell_weaker(&plan);
+        Ok(Made::Native(Box::new(native), Box::new(plan)))
+    }
+
+    async fn make_docker(&self, spec: SandboxSpec) -> Result<Made, Failure> {
+        let listener = (!self.json).then(shown);
+        let docker = backends::docker(settings::state(), backends::IMAGE, listener, 0)?;
+        let plan = resolve(spec, Lifetime::Disposable, &docker.guarantees().await?)?;
+        docker.create(&plan).await?;
+        Ok(Made::Docker(docker, Box::new(plan)))
+    }
+
+    async fn run_native(
+        &self,
+        native: &Native,
+        plan: &Plan,
+        job: Job,
+        signals: &mut Signals,
+    ) -> Result<ExitCode, Failure> {
+        self.tell_weaker(plan);
         let mut janitor = None;
+        // While the code starts, and before there is a second thread here.
+        let mind = || {
+            janitor = Some(native.mind(&plan.id)?);
+            Ok(())
+        };
         let done = tokio::select! {
             biased;
             signal = signals.next() => Ok(ExitCode::from(128 + signal)),
-            done = self.drive(&native, &plan, job, &mut janitor) => done,
+            done = self.drive(native, plan, job, mind) => done,
         };
         if janitor.is_none() {
             let removed = native.destroy(&plan.id).await;
@@ -298,12 +368,12 @@ impl Run {
 
     async fn drive(
         &self,
-        native: &Native,
+        backend: &dyn Backend,
         plan: &Plan,
         job: Job,
-        janitor: &mut Option<OwnedFd>,
+        started: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<ExitCode, Failure> {
-        let guest = GuestClient::connect(native.dial(&plan.id).await?).await?;
+        let guest = GuestClient::connect(backend.dial(&plan.id).await?).await?;
         if let Some((path, bytes)) = job.script {
             let query = WriteQuery {
                 root: "/".to_owned(),
@@ -330,8 +400,7 @@ impl Run {
         request.output_limit = Some(limit);
         request.stdin = job.stdin;
         let mut events = guest.exec_events(&request).await?;
-        // While the code starts, and before there is a second thread here.
-        *janitor = Some(native.mind(&plan.id)?);
+        started()?;
         if request.stdin == Stdin::Stream {
             let guest = guest.clone();
             tokio::spawn(async move {
@@ -427,6 +496,7 @@ impl Run {
                 Network::None
             },
             prefer: self.prefer,
+            container: self.container.spec(&self.network)?,
             limits: LimitsSpec {
                 memory: self.memory,
                 cpus: self.cpus,

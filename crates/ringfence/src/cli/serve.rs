@@ -2,12 +2,13 @@
 
 use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, LogLevel};
 use crate::http::{self, App, Audit, Gate, Listener, Presence, Relays, Traces, Watched};
-use crate::{embedded, settings};
+use crate::{backends, settings};
 use clap::Args;
-use ringfence_core::backend::native::{self, Launcher, Native};
+use ringfence_core::backend::native::Launcher;
 use ringfence_core::sessions::Quotas;
 use ringfence_core::snippet::{Runner, Terms};
-use ringfence_core::{Backend, Code, Failure, Sessions};
+use ringfence_core::spec::SandboxSpec;
+use ringfence_core::{Backend, Code, Failure, Lifetime, Sessions, resolve};
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,14 +55,17 @@ impl Serve {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        let config = loaded.config;
+        let mut config = loaded.config;
         // The launcher has one thread, and is started while we have one.
         let backend = backend(&config)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .map_err(|e| Failure::io("cannot start", &e))?;
-        let served = runtime.block_on(serve(config, backend, self.until_eof));
+        let served = runtime.block_on(async {
+            let backend = choose(&mut config, backend).await?;
+            serve(config, backend, self.until_eof).await
+        });
         if let Some(traces) = traces {
             traces.end();
         }
@@ -115,21 +119,48 @@ fn raise_descriptors() {
 
 /// To be called while there is one thread.
 pub(crate) fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
-    match config.backend {
-        BackendChoice::Auto | BackendChoice::Native => {
-            let program = super::this_program()?;
-            let native = Native::new(
-                native::Config {
-                    state: config.state_dir.clone(),
-                    guest: embedded::guest()?,
-                    environments: settings::environments(),
-                    interpreter: settings::search().find(),
-                },
-                Launcher::start(&program)?,
-            )?;
-            Ok(Arc::new(native))
-        }
+    if config.backend == BackendChoice::Docker {
+        return docker(config);
     }
+    let program = super::this_program()?;
+    let interpreter = settings::search().find();
+    let launcher = Launcher::start(&program)?;
+    let native = backends::native(config.state_dir.clone(), interpreter, launcher)?;
+    Ok(Arc::new(native))
+}
+
+fn docker(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
+    let (state, docker) = (config.state_dir.clone(), &config.docker);
+    let pool = docker.pool as usize;
+    Ok(backends::docker(state, &docker.image, None, pool)?)
+}
+
+/// For `auto`: native where a sandbox can be made, else Docker.
+async fn choose(
+    config: &mut Config,
+    backend: Arc<dyn Backend>,
+) -> Result<Arc<dyn Backend>, Failure> {
+    if config.backend != BackendChoice::Auto {
+        return Ok(backend);
+    }
+    if let Err(failure) = try_out(&*backend).await
+        && let Ok(docker) = docker(config)
+        && docker.ready().await.is_ok()
+    {
+        tracing::warn!("native sandboxes can't be made here, so sessions run in Docker: {failure}");
+        config.backend = BackendChoice::Docker;
+        return Ok(docker);
+    }
+    config.backend = BackendChoice::Native;
+    Ok(backend)
+}
+
+/// Makes a sandbox and removes it.
+async fn try_out(backend: &dyn Backend) -> Result<(), Failure> {
+    let guarantees = backend.guarantees().await?;
+    let plan = resolve(SandboxSpec::default(), Lifetime::Disposable, &guarantees)?;
+    backend.create(&plan).await?;
+    backend.destroy(&plan.id).await
 }
 
 async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Result<(), Failure> {
@@ -154,6 +185,11 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     let runner = runner(&config, &sessions)?;
     let app = App::new(Arc::clone(&sessions), runner, config, gate, audit, metrics);
     app.relays.reopen(&app);
+    if app.config.docker.pool > 0
+        && let Err(problem) = app.prepare().await
+    {
+        tracing::warn!("cannot make sessions ready: {}", problem.failure());
+    }
     let reaper = tokio::spawn(reap(app.clone()));
     let _ = writeln!(
         anstream::stderr().lock(),
@@ -170,7 +206,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     if !app.config.keep && presence.is_last() {
         end_all(&sessions).await?;
     }
-    Ok(())
+    sessions.backend().close().await
 }
 
 /// What runs snippets, each in a sandbox that nobody keeps.

@@ -15,7 +15,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tools {
-    /// The family of tools: ringfence, axio, haiku, hastekit or anthropic
+    /// The family of tools: ringfence, axio, haiku, hastekit, anthropic or shipit
     #[arg(long, value_name = "NAME", default_value = "ringfence", value_parser = family)]
     family: Family,
 

@@ -20,7 +20,7 @@ pub(crate) use table::{Audit, Hastekit, Http, Limits, Log, Mcp, Otlp, Policy, Sa
 pub(crate) use table::{Config, GROUPS, SETTINGS};
 #[allow(unused_imports, reason = "for the server, which takes what it needs")]
 pub(crate) use types::{
-    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, Listen, LogFormat, LogLevel,
+    AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, Listen, LogFormat, LogLevel,
     WorkspaceChoice,
 };
 

@@ -4,8 +4,8 @@
 use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
-    AllowedMount, Auth, BackendChoice, CallbackRule, Endpoint, LanguageImage, Listen, LogFormat,
-    LogLevel, Ports, WorkspaceChoice,
+    AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, LanguageImage, Listen,
+    LogFormat, LogLevel, Ports, WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
@@ -130,13 +130,17 @@ settings! {
                 => "the name of an environment, or none";
 
         /// Where the files of a session lie
-        workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
-    }
-
-    /// Sandboxes for clients of HasteKit, at /api/sandbox
+        workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "    /// Sandboxes for clients of HasteKit, at /api/sandbox
     hastekit: Hastekit {
         /// Serves them
         enabled: bool = false, "hastekit" "", alias "SANDBOX_ENABLED";
+
+        /// Image of those whose client names none, on an engine that has images
+        image: Option<String> = None, "hastekit-image" "IMAGE",
+            alias "SANDBOX_DEFAULT_IMAGE",
+            check |name: &Option<String>| {
+                name.as_deref().is_none_or(|name| !name.contains(char::is_whitespace))
+            } => "the name of an image, or none";
 
         /// Address at which their daemons are reached, without a token
         address: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST), "hastekit-address" "IP";
@@ -153,6 +157,18 @@ settings! {
         skills_root: Option<PathBuf> = None, "skills-root" "FOLDER", alias "SKILLS_ROOT";
     }
 
+    /// Containers of a Docker engine
+    docker: Docker {
+        /// The image of a session that names none
+        image: String = crate::backends::IMAGE.to_owned(), "image" "IMAGE",
+            check |name: &String| !name.is_empty() => "the name of an image";
+
+        /// Containers that are kept ready for each kind of session that is asked for
+        pool: u64 = 0, "pool" "N", within 0..=256;
+    }
+
+PLACE    }
+
     /// Snippets in many languages
     languages: Languages {
         /// Images in place of the usual ones, on an engine that has images: LANGUAGE=IMAGE
@@ -166,6 +182,10 @@ settings! {
 
         /// Allows the host's own network, with everything on it
         host_network: bool = false, "allow-host-network" "";
+
+        /// What callers may ask of a container: privileged, network, host_network, devices,
+        /// capabilities, system_calls, new_privileges, names, volumes, ports, or all
+        allow: Vec<Danger> = Vec::new(), "allow" "OPTION";
 
         /// Where tool callbacks may go: hosts, networks or starts of URLs; none is anywhere but
         /// to link-local, metadata, multicast and unspecified addresses
@@ -282,6 +302,7 @@ impl BackendChoice {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Auto | Self::Native => "native",
+            Self::Docker => "docker",
         }
     }
 }

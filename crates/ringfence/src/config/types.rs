@@ -38,6 +38,23 @@ words! {
         /// The best that this machine has.
         Auto = "auto",
         Native = "native",
+        Docker = "docker",
+    }
+
+    /// What callers may ask of a container beyond what stays in it.
+    Danger {
+        /// Everything on this list.
+        All = "all",
+        Privileged = "privileged",
+        Network = "network",
+        HostNetwork = "host_network",
+        Devices = "devices",
+        Capabilities = "capabilities",
+        SystemCalls = "system_calls",
+        NewPrivileges = "new_privileges",
+        Names = "names",
+        Volumes = "volumes",
+        Ports = "ports",
     }
 
     /// Who may call.

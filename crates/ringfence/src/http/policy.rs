@@ -1,7 +1,8 @@
 //! What a caller may ask of the host.
 
 use super::problem::Answer;
-use crate::config::Policy;
+use crate::config::{Danger as Allowed, Policy};
+use ringfence_core::container::Danger;
 use ringfence_core::spec::{Access, Network, SandboxSpec, Workspace};
 use ringfence_core::{Code, Failure};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,17 @@ use std::path::{Path, PathBuf};
 pub(crate) fn apply(policy: &Policy, spec: &mut SandboxSpec) -> Answer<()> {
     if spec.network == Network::Host && !policy.host_network {
         return Err(refused("the host's network", "policy.host_network").into());
+    }
+    for danger in spec.container.iter().flat_map(|asked| asked.dangers()) {
+        let (what, leave) = leave(danger);
+        let host_network = danger == Danger::HostNetwork && policy.host_network;
+        let allowed = policy
+            .allow
+            .iter()
+            .any(|given| [leave, Allowed::All].contains(given));
+        if !allowed && !host_network {
+            return Err(refused(what, "policy.allow").into());
+        }
     }
     if spec.rootfs.is_some() {
         return Err(refused("a root folder of the host", "the server's own").into());
@@ -24,6 +36,22 @@ pub(crate) fn apply(policy: &Policy, spec: &mut SandboxSpec) -> Answer<()> {
         mount.from = folder(policy, &mount.from, mount.access)?;
     }
     Ok(())
+}
+
+/// What a danger is called, and the leave that it needs.
+fn leave(danger: Danger) -> (&'static str, Allowed) {
+    match danger {
+        Danger::Privileged => ("a privileged container", Allowed::Privileged),
+        Danger::Network => ("a network", Allowed::Network),
+        Danger::HostNetwork => ("the network of another", Allowed::HostNetwork),
+        Danger::Devices => ("a device of the host", Allowed::Devices),
+        Danger::Capabilities => ("such a capability", Allowed::Capabilities),
+        Danger::SystemCalls => ("another seccomp profile", Allowed::SystemCalls),
+        Danger::NewPrivileges => ("to gain privileges", Allowed::NewPrivileges),
+        Danger::Names => ("a container by its name", Allowed::Names),
+        Danger::Volumes => ("a volume by its name", Allowed::Volumes),
+        Danger::Ports => ("a port of the host", Allowed::Ports),
+    }
 }
 
 fn refused(what: &str, setting: &str) -> Failure {

@@ -146,6 +146,13 @@ impl App {
         }
         Ok(spec)
     }
+
+    /// Has sessions with all defaults made ready, where the backend can.
+    pub(crate) async fn prepare(&self) -> Answer<()> {
+        let spec = self.spec(SandboxSpec::default())?;
+        let limits = self.config.limits.of_sandboxes();
+        Ok(self.sessions.prepare(spec, &limits).await?)
+    }
 }
 
 /// Makes a session; its REPL is started when this answers.

@@ -114,6 +114,28 @@ impl App {
     }
 }
 
+impl App {
+    /// Checks a snippet, notes it, and takes room for it.
+    fn begin_snippet(
+        &self,
+        caller: &Caller,
+        snippet: Snippet,
+    ) -> Answer<(Program, OwnedSemaphorePermit)> {
+        caller.may_beyond(Scope::Use)?;
+        act::runs("snippet", &snippet.code)?;
+        Ok((self.program(snippet)?, self.room()?))
+    }
+
+    /// Runs a snippet to its end.
+    pub(crate) async fn run_snippet(&self, caller: &Caller, snippet: Snippet) -> Answer<Outcome> {
+        let (program, room) = self.begin_snippet(caller, snippet)?;
+        let done = self.runner.run(&program, Wires::default()).await;
+        drop(room);
+        noted(None, &done);
+        Ok(done?)
+    }
+}
+
 /// How a snippet ended, in a word, for those who watch.
 fn word(outcome: &Outcome) -> &'static str {
     match &outcome.certificate {
@@ -157,18 +179,12 @@ pub(crate) async fn run(
     headers: HeaderMap,
     Body(snippet): Body<Snippet>,
 ) -> Answer<Response> {
-    caller.may_beyond(Scope::Use)?;
-    act::runs("snippet", &snippet.code)?;
-    let program = app.program(snippet)?;
-    let room = app.room()?;
-    if events::wanted(&headers) {
-        let act = act::later();
-        return Ok(events::response(followed(app, program, act, room)));
+    if !events::wanted(&headers) {
+        return Ok(Json(app.run_snippet(&caller, snippet).await?).into_response());
     }
-    let done = app.runner.run(&program, Wires::default()).await;
-    drop(room);
-    noted(None, &done);
-    Ok(Json(done?).into_response())
+    let (program, room) = app.begin_snippet(&caller, snippet)?;
+    let act = act::later();
+    Ok(events::response(followed(app, program, act, room)))
 }
 
 type Running = Pin<Box<dyn Future<Output = Result<Outcome, Failure>> + Send>>;
@@ -280,6 +296,12 @@ pub(crate) async fn batch(
     {
         let message = format!("must be between 1 and {MOST_JOBS}");
         return Err(Problem::at(&["body", "jobs"], message, "value_error"));
+    }
+    for (at, snippet) in request.snippets.iter().enumerate() {
+        snippet.check().map_err(|failure| {
+            let loc = ["body", "snippets", &at.to_string()];
+            Problem::at(&loc, failure.message, "value_error")
+        })?;
     }
     let code: Vec<&str> = request.snippets.iter().map(|s| s.code.as_str()).collect();
     act::runs("batch", &code.join("\n"))?;

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use axum::Json;
 use axum::extract::{Extension, State};
 use ringfence_core::proto::{ExecResult, JobInfo};
-use ringfence_core::tools::{self, Family, Format, Refusal, RunLimits, Runner, Tool};
+use ringfence_core::snippet::{Outcome, Snippet};
+use ringfence_core::tools::{self, Family, Format, Refusal, RunLimits, Runner};
 use ringfence_core::{Code, Failure, Session, Work};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -21,8 +22,8 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct FamilyQuery {
-    /// `ringfence` when absent, `axio`, `haiku`, `hastekit` or `anthropic`.
-    #[param(pattern = "^(ringfence|axio|haiku|hastekit|anthropic)$")]
+    /// `ringfence` when absent, `axio`, `haiku`, `hastekit`, `anthropic` or `shipit`.
+    #[param(pattern = "^(ringfence|axio|haiku|hastekit|anthropic|shipit)$")]
     family: Option<String>,
 }
 
@@ -31,8 +32,8 @@ pub(crate) struct FamilyQuery {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ToolsQuery {
-    /// `ringfence` when absent, `axio`, `haiku`, `hastekit` or `anthropic`.
-    #[param(pattern = "^(ringfence|axio|haiku|hastekit|anthropic)$")]
+    /// `ringfence` when absent, `axio`, `haiku`, `hastekit`, `anthropic` or `shipit`.
+    #[param(pattern = "^(ringfence|axio|haiku|hastekit|anthropic|shipit)$")]
     family: Option<String>,
     /// `mcp` when absent, `openai` or `anthropic`.
     #[param(pattern = "^(mcp|openai|anthropic)$")]
@@ -122,7 +123,9 @@ pub(crate) async fn call(
     let family = query.family()?;
     let tool = family.tool(&tool).ok_or_else(|| unknown(family, &tool))?;
     let session = app.session(&caller, &id, Scope::Use).await?;
-    let answer = app.call_tool(&session, family, tool, arguments).await;
+    let runner = SessionRunner::new(&app, &session, &caller, Left::Grace);
+    let _use = session.begin();
+    let answer = family.call(tool, &runner, arguments).await;
     let answer = answer.map_err(|refusal| match refusal {
         Refusal::Argument(bad) => Problem::at(&["body", &bad.name], bad.message, bad.kind),
         Refusal::Failure(failure) => broken(&app, &session, failure),
@@ -141,24 +144,11 @@ pub(crate) fn unknown(family: Family, name: &str) -> Failure {
     Failure::new(Code::NotFound, message).hint(format!("it has {}", names.join(", ")))
 }
 
-impl App {
-    async fn call_tool(
-        &self,
-        session: &Arc<Session>,
-        family: Family,
-        tool: &Tool,
-        arguments: Map<String, Value>,
-    ) -> Result<tools::Answer, Refusal> {
-        let runner = SessionRunner::new(self, session, Left::Grace);
-        let _use = session.begin();
-        family.call(tool, &runner, arguments).await
-    }
-}
-
 /// Runs what tools run, with everything that the server does around a job.
 pub(crate) struct SessionRunner {
     app: App,
     session: Arc<Session>,
+    caller: Caller,
     left: Left,
     waits_for: Mutex<Option<String>>,
 }
@@ -172,18 +162,19 @@ enum Left {
 }
 
 impl SessionRunner {
-    fn new(app: &App, session: &Arc<Session>, left: Left) -> Self {
+    fn new(app: &App, session: &Arc<Session>, caller: &Caller, left: Left) -> Self {
         Self {
             app: app.clone(),
             session: Arc::clone(session),
+            caller: caller.clone(),
             left,
             waits_for: Mutex::default(),
         }
     }
 
     /// One that ends what it runs at once when it is dropped.
-    pub(crate) fn killing(app: &App, session: &Arc<Session>) -> Self {
-        Self::new(app, session, Left::Killed)
+    pub(crate) fn killing(app: &App, session: &Arc<Session>, caller: &Caller) -> Self {
+        Self::new(app, session, caller, Left::Killed)
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<String>> {
@@ -257,5 +248,10 @@ impl Runner for SessionRunner {
         let job = work.name()?;
         let (info, _) = self.app.start(&self.session, &work, &job).await?;
         Ok(info)
+    }
+
+    async fn snippet(&self, snippet: Snippet) -> Result<Outcome, Failure> {
+        let done = self.app.run_snippet(&self.caller, snippet).await;
+        done.map_err(|problem| problem.failure().clone())
     }
 }

@@ -54,6 +54,18 @@ impl Backend for Watched {
         counted("find", self.0.find(id)).await
     }
 
+    async fn tidy(&self) -> Result<(), Failure> {
+        counted("tidy", self.0.tidy()).await
+    }
+
+    fn prepare(&self, plan: &Plan) {
+        self.0.prepare(plan);
+    }
+
+    async fn close(&self) -> Result<(), Failure> {
+        counted("close", self.0.close()).await
+    }
+
     async fn ready(&self) -> Result<(), Failure> {
         counted("ready", self.0.ready()).await
     }

@@ -69,7 +69,7 @@ impl Server {
         let session = self.app.session(caller, &id, Scope::Use).await;
         let session = session.map_err(|problem| problem.failure().clone())?;
         let _use = session.begin();
-        let runner = SessionRunner::killing(&self.app, &session);
+        let runner = SessionRunner::killing(&self.app, &session, caller);
         let called = family.call(tool, &runner, arguments);
         let answer = tokio::select! {
             answer = called => answer,

@@ -6,6 +6,7 @@ mod axio;
 mod haiku;
 mod hastekit;
 mod ringfence;
+mod shipit;
 
 use ringfence_http_tests::{Outcome, Server};
 use serde_json::{Value, json};
@@ -91,6 +92,7 @@ async fn the_registry_is_told_in_three_formats() -> Outcome {
             "anthropic",
             "code_execution bash_code_execution text_editor_code_execution",
         ),
+        ("shipit", "run_code"),
     ];
     for (family, names) in all {
         for (format, name, schema) in [

@@ -4,12 +4,13 @@ mod record;
 mod system;
 mod workspace;
 
+use crate::backend::process::Process;
 use crate::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
 use crate::interpreter::Interpreter;
-use crate::plan::{Control, Guarantees, Hold, Lifetime, Plan, SandboxId};
+use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
 use async_trait::async_trait;
-use record::{Process, Record, Store};
+use record::{Record, Store};
 use ringfence_jail::{Cgroup, CgroupLimits, Hierarchy, Jail, LastWords, Owner, Stage};
 use ringfence_proto::{Code, Failure};
 use sha2::{Digest as _, Sha256};
@@ -171,7 +172,11 @@ impl Native {
         );
         Guarantees {
             backend: "native".to_owned(),
-            disk_workspace: workspace::can_loop(),
+            disk_workspace: match workspace::can_loop() {
+                true => DiskWorkspace::Limited,
+                false => DiskWorkspace::No,
+            },
+            image: None,
             controls,
         }
     }

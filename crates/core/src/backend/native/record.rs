@@ -1,17 +1,16 @@
 //! What the host knows of its native sandboxes: a folder each, from which any process finds them.
 
 use crate::backend::Notes;
+use crate::backend::process::Process;
 use crate::plan::{Lifetime, Plan, SandboxId};
 use ringfence_jail::Cgroup;
 use ringfence_proto::{Code, Failure};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const RECORD: &str = "sandbox.json";
@@ -19,59 +18,6 @@ const PROCESS: &str = "process.json";
 const NOTES: &str = "notes.json";
 const SUSPENDED: &str = "suspended";
 const SOCKET: &str = "guest.sock";
-
-/// A process that can't be mistaken for a later one with the same number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Process {
-    pid: i32,
-    /// Clock ticks from boot to its start.
-    started: u64,
-    boot: String,
-}
-
-impl Process {
-    pub(super) fn of(pid: i32) -> Option<Self> {
-        Some(Self {
-            pid,
-            started: start_time(pid)?,
-            boot: boot()?.to_owned(),
-        })
-    }
-
-    pub(super) fn is_alive(&self) -> bool {
-        Self::of(self.pid).as_ref() == Some(self)
-    }
-
-    /// Kills it, and answers with what to wait for until it is gone.
-    fn kill(&self) -> Option<OwnedFd> {
-        let pidfd = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
-        // The descriptor holds whichever process has the number now; only then look who it is.
-        if !self.is_alive() {
-            return None;
-        }
-        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        Some(pidfd)
-    }
-}
-
-/// Names this boot of the machine; read once, as it stays.
-fn boot() -> Option<&'static str> {
-    static BOOT: OnceLock<Option<String>> = OnceLock::new();
-    let read = || fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-    BOOT.get_or_init(|| read().map(|id| id.trim().to_owned()))
-        .as_deref()
-}
-
-/// Field 22 of `/proc/PID/stat`, for a process that is not a zombie.
-fn start_time(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, so count from its end.
-    let mut rest = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-    if matches!(rest.next()?, "Z" | "X") {
-        return None;
-    }
-    rest.nth(18)?.parse().ok()
-}
 
 fn wait(pidfd: &OwnedFd, patience: Duration) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -109,7 +55,7 @@ impl Record {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        let maker = Process::of(rustix::process::getpid().as_raw_nonzero().get());
+        let maker = Process::own();
         let created = now.as_secs_f64();
         Self {
             plan,

@@ -3,9 +3,11 @@
 use super::{Check, State};
 use crate::settings;
 use ringfence_core::Failure;
+use ringfence_core::backend::docker::Endpoint;
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs;
+use std::net::TcpStream;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -179,11 +181,14 @@ fn explain(failure: &Failure, facts: &Facts) -> Vec<Check> {
     checks
 }
 
-/// What there is of engines that this version does not use yet.
+/// What there is of other engines.
 pub(super) fn other_backends() -> Vec<Check> {
-    let docker = match UnixStream::connect("/var/run/docker.sock") {
-        Ok(_) => "a daemon answers; not part of this version yet: native is",
-        Err(_) => "no daemon answers; not part of this version yet: native is",
+    let docker = match Endpoint::find(&settings::docker()) {
+        Ok(endpoint) if listens(&endpoint) => {
+            format!("an engine listens at {endpoint}: `--backend docker` uses it")
+        }
+        Ok(endpoint) => format!("no engine listens at {endpoint}"),
+        Err(failure) => failure.message,
     };
     let cluster = match settings::cluster() {
         Some(_) => "a configuration is there; not part of this version yet: native is",
@@ -193,6 +198,13 @@ pub(super) fn other_backends() -> Vec<Check> {
         Check::new("docker", State::Note, docker),
         Check::new("kubernetes", State::Note, cluster),
     ]
+}
+
+fn listens(endpoint: &Endpoint) -> bool {
+    match endpoint {
+        Endpoint::Unix(path) => UnixStream::connect(path).is_ok(),
+        Endpoint::Tcp { address, .. } => TcpStream::connect(address.as_str()).is_ok(),
+    }
 }
 
 #[cfg(test)]

@@ -144,7 +144,7 @@ impl Run {
         let (watch, mut progress) = mpsc::channel(16);
         let wires = Wires {
             watch: Some(watch),
-            stdin: has_input.then(terminal::standard_input),
+            stdin: has_input.then_some(terminal::standard_input),
         };
         let limit = self.output.map_or(OUTPUT_LIMIT, |size| size.0);
         let mut sink = Sink::new(self.json, limit);

@@ -1,0 +1,316 @@
+//! Where the engine is, and how it is reached.
+
+use bollard::errors::Error;
+use ringfence_proto::{Code, Failure};
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::OnceCell;
+
+/// How long an engine may take to answer at all.
+const GREETING: Duration = Duration::from_secs(10);
+/// How long any one request may take, in seconds; starting a container on a busy host is the slowest.
+const REQUEST: u64 = 120;
+
+/// What of the caller's surroundings decides which engine is meant, as Docker's own tools read it.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    /// `DOCKER_HOST`
+    pub host: Option<String>,
+    /// `DOCKER_CONTEXT`
+    pub context: Option<String>,
+    /// `DOCKER_CERT_PATH`
+    pub certificates: Option<PathBuf>,
+    /// `DOCKER_TLS_VERIFY`
+    pub tls: bool,
+    /// Docker's folder of settings, usually `~/.docker`.
+    pub config: PathBuf,
+}
+
+/// Where an engine listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    Unix(PathBuf),
+    Tcp {
+        address: String,
+        /// The folder that holds `ca.pem`, `cert.pem` and `key.pem`.
+        tls: Option<PathBuf>,
+    },
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Tcp { address, .. } => write!(f, "tcp://{address}"),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct CurrentContext {
+    #[serde(rename = "currentContext")]
+    current: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ContextMeta {
+    #[serde(rename = "Endpoints")]
+    endpoints: HashMap<String, ContextEndpoint>,
+}
+
+#[derive(Deserialize)]
+struct ContextEndpoint {
+    #[serde(rename = "Host")]
+    host: String,
+}
+
+impl Endpoint {
+    /// A host, else a context, else the usual socket.
+    pub fn find(around: &Surroundings) -> Result<Self, Failure> {
+        if let Some(host) = &around.host {
+            let usual = || around.config.clone();
+            let tls = (around.tls || around.certificates.is_some())
+                .then(|| around.certificates.clone().unwrap_or_else(usual));
+            return Self::parse(host, tls);
+        }
+        let context = around.context.clone().or_else(|| {
+            let text = std::fs::read(around.config.join("config.json")).ok()?;
+            serde_json::from_slice::<CurrentContext>(&text)
+                .ok()?
+                .current
+        });
+        match context.filter(|name| name != "default") {
+            Some(name) => Self::of_context(&around.config.join("contexts"), &name),
+            None => Ok(Self::Unix("/var/run/docker.sock".into())),
+        }
+    }
+
+    /// `unix:///path`, `tcp://host:port`, `http://host:port` or `https://host:port`.
+    pub fn parse(host: &str, tls: Option<PathBuf>) -> Result<Self, Failure> {
+        let (scheme, rest) = host.split_once("://").unwrap_or(("", ""));
+        match scheme {
+            "unix" if rest.starts_with('/') => Ok(Self::Unix(rest.into())),
+            "tcp" | "http" | "https" if !rest.is_empty() => Ok(Self::Tcp {
+                address: rest.trim_end_matches('/').to_owned(),
+                tls,
+            }),
+            _ => Err(
+                Failure::invalid(format!("`{host}` is not where an engine can be reached")).hint(
+                    "unix:///path/to/docker.sock or tcp://host:port; for ssh, forward its socket",
+                ),
+            ),
+        }
+    }
+
+    fn of_context(contexts: &Path, name: &str) -> Result<Self, Failure> {
+        let unknown = |why: &str| {
+            Failure::new(
+                Code::NotFound,
+                format!("cannot use the Docker context `{name}`: {why}"),
+            )
+            .hint("`docker context ls` lists them; DOCKER_HOST names an engine directly")
+        };
+        let folder: String = Sha256::digest(name)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let meta = std::fs::read(contexts.join("meta").join(&folder).join("meta.json"))
+            .map_err(|e| unknown(&e.to_string()))?;
+        let meta: ContextMeta =
+            serde_json::from_slice(&meta).map_err(|e| unknown(&e.to_string()))?;
+        let endpoint = meta
+            .endpoints
+            .get("docker")
+            .ok_or_else(|| unknown("it names no engine"))?;
+        let tls = contexts.join("tls").join(&folder).join("docker");
+        Self::parse(&endpoint.host, tls.is_dir().then_some(tls))
+    }
+
+    /// Paths mean the same to this engine as to us.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+}
+
+/// An engine that is reached when it is first needed.
+pub(super) struct Engine {
+    pub(super) endpoint: Endpoint,
+    client: OnceCell<bollard::Docker>,
+}
+
+impl Engine {
+    pub(super) fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            client: OnceCell::new(),
+        }
+    }
+
+    pub(super) async fn client(&self) -> Result<&bollard::Docker, Failure> {
+        self.client.get_or_try_init(|| self.connect()).await
+    }
+
+    async fn connect(&self) -> Result<bollard::Docker, Failure> {
+        let version = bollard::API_DEFAULT_VERSION;
+        let client = match &self.endpoint {
+            Endpoint::Unix(path) => {
+                bollard::Docker::connect_with_unix(&path.to_string_lossy(), REQUEST, version)
+            }
+            Endpoint::Tcp { address, tls: None } => {
+                bollard::Docker::connect_with_http(address, REQUEST, version)
+            }
+            Endpoint::Tcp {
+                address,
+                tls: Some(folder),
+            } => bollard::Docker::connect_with_ssl(
+                address,
+                &folder.join("key.pem"),
+                &folder.join("cert.pem"),
+                &folder.join("ca.pem"),
+                REQUEST,
+                version,
+            ),
+        }
+        .map_err(|e| self.unreachable(e))?;
+        match tokio::time::timeout(GREETING, client.negotiate_version()).await {
+            Ok(client) => client.map_err(|e| self.unreachable(e)),
+            Err(_) => Err(self.unreachable("it does not answer")),
+        }
+    }
+
+    fn unreachable(&self, why: impl fmt::Display) -> Failure {
+        Failure::new(
+            Code::Unavailable,
+            format!("cannot reach a Docker engine at {}", self.endpoint),
+        )
+        .hint("start it, or name another with DOCKER_HOST or `docker context use`")
+        .detail(why)
+    }
+}
+
+/// The status that the engine answered with.
+pub(super) fn status(error: &Error) -> Option<u16> {
+    match error {
+        Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}
+
+/// An answer that is no failure where something may be gone already.
+pub(super) fn unless_gone(done: Result<(), Error>) -> Result<(), Error> {
+    match done {
+        Err(error) if status(&error) == Some(404) => Ok(()),
+        other => other,
+    }
+}
+
+/// What the engine said, as a failure: `what` names the operation and the object.
+pub(super) fn failed(what: impl fmt::Display, error: Error) -> Failure {
+    match error {
+        Error::DockerResponseServerError {
+            status_code,
+            message,
+        } => {
+            let code = match status_code {
+                _ if message.contains("no space left on device") => Code::NoSpace,
+                400 if is_missing_source(&message) => Code::NotFound,
+                400 => Code::InvalidInput,
+                401 | 403 => Code::Forbidden,
+                404 => Code::NotFound,
+                409 => Code::Conflict,
+                501 => Code::Unenforceable,
+                _ => Code::Unavailable,
+            };
+            Failure::new(code, format!("{what}: {}", first_line(&message)))
+        }
+        Error::RequestTimeoutError => Failure::new(
+            Code::Unavailable,
+            format!("{what}: the engine does not answer"),
+        ),
+        error => {
+            Failure::new(Code::Unavailable, format!("{what}: the engine went away")).detail(error)
+        }
+    }
+}
+
+/// A folder of the host that is to be mounted and is not there.
+fn is_missing_source(message: &str) -> bool {
+    message.contains("bind source path does not exist")
+}
+
+/// Enough of a message to understand it.
+fn first_line(message: &str) -> &str {
+    let line = message.trim().lines().next().unwrap_or_default();
+    match line.char_indices().nth(400) {
+        Some((end, _)) => &line[..end],
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_goes_before_a_context_and_that_before_the_usual_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut around = Surroundings {
+            config: folder.path().to_owned(),
+            ..Surroundings::default()
+        };
+        assert_eq!(
+            Endpoint::find(&around).unwrap(),
+            Endpoint::Unix("/var/run/docker.sock".into())
+        );
+        let hash: String = Sha256::digest("far")
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let meta = folder.path().join("contexts/meta").join(&hash);
+        let tls = folder
+            .path()
+            .join("contexts/tls")
+            .join(&hash)
+            .join("docker");
+        std::fs::create_dir_all(&meta).unwrap();
+        std::fs::create_dir_all(&tls).unwrap();
+        let text = r#"{"Name":"far","Metadata":{},"Endpoints":{"docker":{"Host":"tcp://far:2376","SkipTLSVerify":false}}}"#;
+        std::fs::write(meta.join("meta.json"), text).unwrap();
+        std::fs::write(
+            folder.path().join("config.json"),
+            r#"{"currentContext":"far"}"#,
+        )
+        .unwrap();
+        let far = Endpoint::Tcp {
+            address: "far:2376".into(),
+            tls: Some(tls),
+        };
+        assert_eq!(Endpoint::find(&around).unwrap(), far);
+        around.context = Some("nowhere".into());
+        assert_eq!(Endpoint::find(&around).unwrap_err().code, Code::NotFound);
+        around.host = Some("unix:///run/other.sock".into());
+        assert_eq!(
+            Endpoint::find(&around).unwrap(),
+            Endpoint::Unix("/run/other.sock".into())
+        );
+        around.host = Some("tcp://near:2376".into());
+        around.tls = true;
+        let near = Endpoint::Tcp {
+            address: "near:2376".into(),
+            tls: Some(folder.path().to_owned()),
+        };
+        assert_eq!(Endpoint::find(&around).unwrap(), near);
+        for bad in ["", "near", "ssh://near", "unix://relative", "tcp://"] {
+            around.host = Some(bad.into());
+            assert_eq!(
+                Endpoint::find(&around).unwrap_err().code,
+                Code::InvalidInput,
+                "{bad}"
+            );
+        }
+    }
+}

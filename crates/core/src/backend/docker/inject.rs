@@ -1,0 +1,185 @@
+//! The guest, brought to where the engine can give it to a container: a volume for each version of
+//! it. Nothing of the host is mounted, so the engine may be on another machine.
+
+use super::body::{guest_mount, labels};
+use super::engine::{failed, status, unless_gone};
+use super::{Docker, GUEST_NAME};
+use crate::spec::Access;
+use bollard::models::{ContainerCreateBody, HostConfig};
+use bollard::query_parameters::{
+    CreateContainerOptions, InspectContainerOptions, RemoveContainerOptions,
+    UploadToContainerOptions,
+};
+use bytes::Bytes;
+use ringfence_proto::{Code, Failure};
+use sha2::{Digest as _, Sha256};
+use std::time::{Duration, Instant};
+
+/// How long another may take to fill the volume until it is taken to be dead.
+const FILLING: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The guest as it is sent to an engine.
+pub(super) struct Cargo {
+    bytes: Vec<u8>,
+    /// The name of the volume that holds it.
+    pub(super) volume: String,
+}
+
+/// What the names of our guest volumes start with.
+pub(super) const VOLUMES: &str = "ringfence-guest-";
+
+impl Cargo {
+    pub(super) fn load(path: &std::path::Path) -> Result<Self, Failure> {
+        let bytes = std::fs::read(path)
+            .map_err(|e| Failure::io(format!("cannot read the guest {}", path.display()), &e))?;
+        let hash: String = Sha256::digest(&bytes)
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        Ok(Self {
+            bytes,
+            volume: format!("{VOLUMES}{hash}"),
+        })
+    }
+
+    /// As an archive with one file. It can be executed and not read: so the kernel keeps its memory
+    /// from being looked at from the first instruction on.
+    fn archive(&self, name: &str) -> Result<Bytes, Failure> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(self.bytes.len() as u64);
+        header.set_mode(0o111);
+        let mut builder = tar::Builder::new(Vec::with_capacity(self.bytes.len() + 4096));
+        builder
+            .append_data(&mut header, name, self.bytes.as_slice())
+            .and_then(|()| builder.into_inner())
+            .map(Bytes::from)
+            .map_err(|e| Failure::io("cannot pack the guest", &e))
+    }
+}
+
+impl Docker {
+    /// Fills the volume, through a container that is never started. Its name is the lock: of those
+    /// who fill at the same time, one does.
+    pub(super) async fn fill(&self, image: &str) -> Result<(), Failure> {
+        let client = self.engine.client().await?;
+        let cargo = self.cargo()?;
+        let what = || format!("cannot put the guest into the volume {}", cargo.volume);
+        let helper = cargo.volume.replace(VOLUMES, "ringfence-fill-");
+        let body = ContainerCreateBody {
+            image: Some(image.to_owned()),
+            entrypoint: Some(vec!["/never-started".to_owned()]),
+            labels: Some(labels("fill")),
+            host_config: Some(HostConfig {
+                mounts: Some(vec![guest_mount(&cargo.volume, Access::ReadWrite)]),
+                network_mode: Some("none".to_owned()),
+                ..HostConfig::default()
+            }),
+            ..ContainerCreateBody::default()
+        };
+        let begun = Instant::now();
+        loop {
+            let options = CreateContainerOptions {
+                name: Some(helper.clone()),
+                ..CreateContainerOptions::default()
+            };
+            match client.create_container(Some(options), body.clone()).await {
+                Ok(_) => break,
+                Err(error) if status(&error) == Some(409) => {
+                    if begun.elapsed() > FILLING {
+                        self.discard(&helper).await?;
+                    }
+                    // When it is gone, the volume is full.
+                    while begun.elapsed() <= FILLING {
+                        let options = None::<InspectContainerOptions>;
+                        match client.inspect_container(&helper, options).await {
+                            Err(error) if status(&error) == Some(404) => return Ok(()),
+                            _ => tokio::time::sleep(PAUSE).await,
+                        }
+                    }
+                }
+                Err(error) => return Err(failed(what(), error)),
+            }
+        }
+        let options = UploadToContainerOptions {
+            path: super::GUEST_FOLDER.to_owned(),
+            ..UploadToContainerOptions::default()
+        };
+        let archive = bollard::body_full(cargo.archive(GUEST_NAME)?);
+        let filled = client
+            .upload_to_container(&helper, Some(options), archive)
+            .await
+            .map_err(|e| failed(what(), e));
+        self.discard(&helper).await?;
+        filled
+    }
+
+    /// Puts the guest into a container that is not ours.
+    pub(super) async fn put_guest(&self, container: &str) -> Result<(), Failure> {
+        let client = self.engine.client().await?;
+        let archive = self
+            .cargo()?
+            .archive(super::GUEST.trim_start_matches('/'))?;
+        let options = UploadToContainerOptions {
+            path: "/".to_owned(),
+            ..UploadToContainerOptions::default()
+        };
+        client
+            .upload_to_container(container, Some(options), bollard::body_full(archive))
+            .await
+            .map_err(|e| {
+                let failure = failed(format!("cannot put the guest into {container}"), e);
+                match failure.message.contains("read-only") {
+                    true => {
+                        failure.hint("a container whose root can be written to can be attached to")
+                    }
+                    false => failure,
+                }
+            })
+    }
+
+    /// Removes a container with its volumes, whatever state it is in.
+    pub(super) async fn discard(&self, container: &str) -> Result<(), Failure> {
+        let client = self.engine.client().await?;
+        let begun = Instant::now();
+        loop {
+            let options = RemoveContainerOptions {
+                force: true,
+                v: true,
+                ..RemoveContainerOptions::default()
+            };
+            let removed = client.remove_container(container, Some(options)).await;
+            match unless_gone(removed) {
+                Ok(()) => return Ok(()),
+                // Another is at it: it is gone when its name is.
+                Err(error) if status(&error) == Some(409) && begun.elapsed() < FILLING => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => {
+                    return Err(failed(
+                        format!("cannot remove container {container}"),
+                        error,
+                    ));
+                }
+            }
+        }
+    }
+
+    pub(super) fn cargo(&self) -> Result<&Cargo, Failure> {
+        if let Some(cargo) = self.cargo.get() {
+            return Ok(cargo);
+        }
+        let cargo = Cargo::load(&self.config.guest)?;
+        Ok(self.cargo.get_or_init(|| cargo))
+    }
+}
+
+/// Whether a start failed because there was no guest in its volume.
+pub(super) fn lacks_guest(failure: &Failure) -> bool {
+    failure.message.contains(super::GUEST)
+        && ["no such file", "not found", "permission denied"]
+            .iter()
+            .any(|words| failure.message.contains(words))
+        && failure.code != Code::NoSpace
+}

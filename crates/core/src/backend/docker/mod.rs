@@ -1,0 +1,671 @@
+//! Sandboxes as containers of a Docker engine, spoken to by its API.
+//!
+//! The guest comes by a volume and is the container's first process. The first connection to it
+//! travels over the container's own standard streams; those who come later are joined to it by an
+//! exec. So nothing of the host is mounted, no network is needed, and the engine may be far away.
+
+mod body;
+mod credentials;
+mod engine;
+mod image;
+mod inject;
+mod owner;
+mod pool;
+mod record;
+mod stdio;
+mod sweep;
+
+pub use engine::{Endpoint, Surroundings};
+pub use image::{Listener, Progress};
+pub use sweep::Swept;
+
+use crate::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
+use crate::container::ContainerPlan;
+use crate::plan::{
+    Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId, random_hex,
+};
+use crate::spec::{Access, Workspace};
+use async_trait::async_trait;
+use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
+use bollard::models::{
+    ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum as EngineState,
+};
+use bollard::query_parameters::{
+    AttachContainerOptions, CreateContainerOptions, InspectContainerOptions, ListContainersOptions,
+    RemoveVolumeOptions, StartContainerOptions, StopContainerOptions,
+};
+use engine::{Engine, failed, status, unless_gone};
+use inject::{Cargo, lacks_guest};
+use pool::Pool;
+use record::{Borrowed, Door, Store};
+use ringfence_proto::{Code, Failure, SECRET_LENGTH};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use stdio::Stdio;
+use tokio::io::AsyncWriteExt as _;
+
+/// Where the guest lies inside.
+pub(crate) const GUEST_FOLDER: &str = "/.ringfence";
+const GUEST_NAME: &str = "guest";
+const GUEST: &str = "/.ringfence/guest";
+
+/// On every container, volume and network of ours; a sandbox's own has its id as the value.
+pub const LABEL: &str = "ringfence";
+const PLAN_LABEL: &str = "ringfence.plan";
+const SECRET_LABEL: &str = "ringfence.secret";
+/// Which process parked a container; its value of the first label is this word.
+const MAKER_LABEL: &str = "ringfence.maker";
+const POOL: &str = "pool";
+
+/// Seconds that a guest has to end what runs when it is told to stop.
+const STOPPING: i32 = 5;
+/// How long the engine may take to connect us to a process.
+const JOINING: Duration = Duration::from_secs(30);
+
+/// Where things of this backend are.
+#[derive(Clone)]
+pub struct Config {
+    pub endpoint: Endpoint,
+    /// Holds what is noted about sandboxes.
+    pub state: PathBuf,
+    /// The static guest executable.
+    pub guest: PathBuf,
+    /// Used when a plan names no image.
+    pub image: String,
+    /// Docker's own folder of settings, for credentials.
+    pub docker_config: PathBuf,
+    /// Hears how far images are that have to be fetched.
+    pub listener: Option<Listener>,
+    /// How many containers are kept ready for each kind that is asked for.
+    pub pool: usize,
+}
+
+pub struct Docker {
+    config: Config,
+    engine: Engine,
+    store: Store,
+    cargo: OnceLock<Cargo>,
+    /// The first connections to guests that were started here, until somebody dials.
+    fresh: Mutex<HashMap<SandboxId, Stdio>>,
+    pool: Pool,
+    /// For work that goes on behind a call.
+    me: Weak<Docker>,
+}
+
+/// A sandbox's container as it was found.
+struct Seen {
+    container: String,
+    plan: Plan,
+    state: SandboxState,
+    created: f64,
+    way: Way,
+}
+
+/// How a guest is reached that runs already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Way {
+    /// It is the container's first process.
+    Door(Door),
+    /// The container is not ours: each connection starts a guest, which ends with it.
+    Visit,
+}
+
+fn unknown(id: &SandboxId) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no sandbox {id}"))
+}
+
+fn exists(id: &SandboxId) -> Failure {
+    Failure::new(Code::AlreadyExists, format!("sandbox {id} exists already"))
+}
+
+fn container_of(plan: &Plan) -> Result<&ContainerPlan, Failure> {
+    plan.container.as_ref().ok_or_else(|| {
+        Failure::new(
+            Code::Internal,
+            "a plan without a container reached an engine",
+        )
+    })
+}
+
+impl Docker {
+    pub fn new(config: Config) -> Result<Arc<Self>, Failure> {
+        let store = Store::open(&config.state)?;
+        Ok(Arc::new_cyclic(|me| Self {
+            engine: Engine::new(config.endpoint.clone()),
+            store,
+            config,
+            cargo: OnceLock::new(),
+            fresh: Mutex::default(),
+            pool: Pool::default(),
+            me: Weak::clone(me),
+        }))
+    }
+
+    fn fresh(&self) -> MutexGuard<'_, HashMap<SandboxId, Stdio>> {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        let container = container_of(plan)?;
+        self.check_sources(plan)?;
+        let image = self.image(container).await?;
+        let image = image.config.unwrap_or_default();
+        let secret = secret()?;
+        let guest = &self.cargo()?.volume;
+        let labels = body::sandbox_labels(plan, &secret)?;
+        let body = body::body(plan, container, &image, guest, labels);
+        let own_name = || format!("ringfence-{}", plan.id);
+        let name = container.name.clone().unwrap_or_else(own_name);
+        match self.launch(plan, &name, body, &secret).await? {
+            Some((_, stdio)) => self.fresh().insert(plan.id.clone(), stdio),
+            None => return self.occupied(plan).await,
+        };
+        Ok(SandboxInfo {
+            plan: plan.clone(),
+            state: SandboxState::Running,
+            created: now(),
+            notes: Notes::new(),
+        })
+    }
+
+    /// Makes a container and starts it; answers with its id and its guest's standard streams, or
+    /// with none where its name is taken.
+    async fn launch(
+        &self,
+        plan: &Plan,
+        name: &str,
+        body: ContainerCreateBody,
+        secret: &str,
+    ) -> Result<Option<(String, Stdio)>, Failure> {
+        let client = self.engine.client().await?;
+        let container = container_of(plan)?;
+        let mut filled = false;
+        loop {
+            let options = CreateContainerOptions {
+                name: Some(name.to_owned()),
+                platform: container.platform.clone().unwrap_or_default(),
+            };
+            let made = match client.create_container(Some(options), body.clone()).await {
+                Ok(made) => made.id,
+                Err(error) if status(&error) == Some(409) => return Ok(None),
+                Err(error) => {
+                    return Err(failed(format!("cannot make container {name}"), error));
+                }
+            };
+            let started = async {
+                if body::has_work_volume(plan, container) {
+                    let user = body.user.as_deref();
+                    self.give(&made, container, user).await?;
+                }
+                self.start(&made, secret).await
+            };
+            match started.await {
+                Ok(stdio) => return Ok(Some((made, stdio))),
+                Err(failure) => {
+                    self.discard(&made).await?;
+                    if filled || !lacks_guest(&failure) {
+                        return Err(failure);
+                    }
+                    // The first of its version on this engine, or somebody removed the volume.
+                    self.fill(&container.image).await?;
+                    filled = true;
+                }
+            }
+        }
+    }
+
+    /// A new connection to a guest that runs.
+    async fn knock(&self, container: &str, door: &Door) -> Result<Box<dyn Io>, Failure> {
+        let words = vec!["relay".to_owned(), door.name.clone()];
+        let mut stdio = self.exec(container, words, None, Vec::new()).await?;
+        say(&mut stdio, &door.secret).await?;
+        Ok(Box::new(stdio))
+    }
+
+    /// What is to be mounted must be there; an engine that is far away says so itself.
+    fn check_sources(&self, plan: &Plan) -> Result<(), Failure> {
+        if !self.config.endpoint.is_local() {
+            return Ok(());
+        }
+        let folder = match &plan.workspace {
+            Workspace::Folder { path, .. } => Some(path),
+            _ => None,
+        };
+        for path in plan.mounts.iter().map(|mount| &mount.from).chain(folder) {
+            std::fs::metadata(path)
+                .map_err(|e| Failure::io(format!("cannot mount {}", path.display()), &e))?;
+        }
+        Ok(())
+    }
+
+    /// The name is taken: by one that is suspended, by one to attach to, or for good.
+    async fn occupied(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        let found = self.seen(&plan.id).await?;
+        if let Some(seen) = found {
+            if seen.state == SandboxState::Running || !self.store.claim_suspended(&plan.id) {
+                return Err(exists(&plan.id));
+            }
+            let restarted = self.restart(&seen).await;
+            if restarted.is_err() {
+                self.store.mark_suspended(&plan.id)?;
+            }
+            return restarted;
+        }
+        match &container_of(plan)?.name {
+            Some(name) => self.visit(plan, name).await,
+            None => Err(exists(&plan.id)),
+        }
+    }
+
+    async fn restart(&self, seen: &Seen) -> Result<SandboxInfo, Failure> {
+        let id = &seen.plan.id;
+        match &seen.way {
+            Way::Door(door) => {
+                let stdio = self.start(&seen.container, &door.secret).await?;
+                self.fresh().insert(id.clone(), stdio);
+            }
+            Way::Visit => self.run(&seen.container).await?,
+        }
+        Ok(SandboxInfo {
+            plan: seen.plan.clone(),
+            state: SandboxState::Running,
+            created: seen.created,
+            notes: self.store.notes(id),
+        })
+    }
+
+    /// Attaches to a container that is there: started if it is stopped, and never removed.
+    async fn visit(&self, plan: &Plan, name: &str) -> Result<SandboxInfo, Failure> {
+        let client = self.engine.client().await?;
+        let what = || format!("cannot look at container {name}");
+        let options = None::<InspectContainerOptions>;
+        let found = client
+            .inspect_container(name, options)
+            .await
+            .map_err(|e| failed(what(), e))?;
+        let container = found
+            .id
+            .ok_or_else(|| Failure::new(Code::Internal, what()))?;
+        if !found
+            .state
+            .and_then(|state| state.running)
+            .unwrap_or_default()
+        {
+            self.run(&container).await?;
+        }
+        self.put_guest(&container).await?;
+        let borrowed = Borrowed {
+            plan: plan.clone(),
+            container,
+            created: now(),
+            door: None,
+        };
+        self.store.write_borrowed(&borrowed)?;
+        Ok(SandboxInfo {
+            plan: borrowed.plan,
+            state: SandboxState::Running,
+            created: borrowed.created,
+            notes: Notes::new(),
+        })
+    }
+
+    async fn run(&self, container: &str) -> Result<(), Failure> {
+        let client = self.engine.client().await?;
+        client
+            .start_container(container, None::<StartContainerOptions>)
+            .await
+            .map_err(|e| failed(format!("cannot start container {container}"), e))
+    }
+
+    async fn stop(&self, container: &str) -> Result<(), Failure> {
+        let client = self.engine.client().await?;
+        let options = StopContainerOptions {
+            t: Some(STOPPING),
+            ..StopContainerOptions::default()
+        };
+        client
+            .stop_container(container, Some(options))
+            .await
+            .map_err(|e| failed(format!("cannot stop container {container}"), e))
+    }
+
+    /// Starts a container of ours, and answers with its guest's standard streams.
+    async fn start(&self, container: &str, secret: &str) -> Result<Stdio, Failure> {
+        let client = self.engine.client().await?;
+        let options = AttachContainerOptions {
+            stream: true,
+            stdin: true,
+            stdout: true,
+            stderr: true,
+            ..AttachContainerOptions::default()
+        };
+        let attached = in_time(client.attach_container(container, Some(options)), container);
+        let attached = attached.await?;
+        let mut stdio = Stdio::new(attached.output, attached.input);
+        self.run(container).await?;
+        say(&mut stdio, secret).await?;
+        Ok(stdio)
+    }
+
+    /// Starts the guest's program in a container that runs, and answers with its standard streams.
+    async fn exec(
+        &self,
+        container: &str,
+        words: Vec<String>,
+        user: Option<String>,
+        env: Vec<String>,
+    ) -> Result<Stdio, Failure> {
+        let client = self.engine.client().await?;
+        let what = || format!("cannot reach the guest in container {container}");
+        let mut command = vec![GUEST.to_owned()];
+        command.extend(words);
+        let options = CreateExecOptions {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(command),
+            user,
+            env: Some(env),
+            ..CreateExecOptions::default()
+        };
+        let made = client
+            .create_exec(container, options)
+            .await
+            .map_err(|e| failed(what(), e))?;
+        let started = client.start_exec(&made.id, None::<StartExecOptions>);
+        match in_time(started, container).await? {
+            StartExecResults::Attached { output, input } => Ok(Stdio::new(output, input)),
+            StartExecResults::Detached => Err(Failure::new(Code::Internal, what())),
+        }
+    }
+
+    /// The container of a sandbox, unless it is only being made or removed.
+    async fn seen(&self, id: &SandboxId) -> Result<Option<Seen>, Failure> {
+        if let Some(borrowed) = self.store.borrowed(id) {
+            return self.seen_borrowed(borrowed).await.map(Some);
+        }
+        let found = self.containers(&format!("{LABEL}={id}")).await?;
+        Ok(found.into_iter().find_map(|found| self.of_summary(found)))
+    }
+
+    async fn containers(&self, label: &str) -> Result<Vec<ContainerSummary>, Failure> {
+        let client = self.engine.client().await?;
+        let options = ListContainersOptions {
+            all: true,
+            filters: Some(HashMap::from([(
+                "label".to_owned(),
+                vec![label.to_owned()],
+            )])),
+            ..ListContainersOptions::default()
+        };
+        client
+            .list_containers(Some(options))
+            .await
+            .map_err(|e| failed("cannot list containers", e))
+    }
+
+    fn of_summary(&self, found: ContainerSummary) -> Option<Seen> {
+        let labels = found.labels?;
+        let plan: Plan = serde_json::from_str(labels.get(PLAN_LABEL)?).ok()?;
+        let secret = labels.get(SECRET_LABEL)?.clone();
+        if self.store.is_released(&plan.id) {
+            return None;
+        }
+        let state = match found.state? {
+            EngineState::RUNNING | EngineState::PAUSED | EngineState::RESTARTING => {
+                SandboxState::Running
+            }
+            EngineState::EXITED | EngineState::DEAD | EngineState::STOPPING => {
+                self.ended_state(&plan.id)
+            }
+            // It is being made, or removed.
+            _ => return None,
+        };
+        let found_id = plan.id.to_string();
+        Some(Seen {
+            container: found.id?,
+            plan,
+            state,
+            created: found.created.unwrap_or_default() as f64,
+            way: Way::Door(Door {
+                name: found_id,
+                secret,
+            }),
+        })
+    }
+
+    fn ended_state(&self, id: &SandboxId) -> SandboxState {
+        match self.store.is_suspended(id) {
+            true => SandboxState::Suspended,
+            false => SandboxState::Dead,
+        }
+    }
+
+    async fn seen_borrowed(&self, borrowed: Borrowed) -> Result<Seen, Failure> {
+        let client = self.engine.client().await?;
+        let options = None::<InspectContainerOptions>;
+        let state = match client.inspect_container(&borrowed.container, options).await {
+            Ok(found) => match found.state.and_then(|state| state.running) {
+                Some(true) => SandboxState::Running,
+                _ => self.ended_state(&borrowed.plan.id),
+            },
+            Err(error) if status(&error) == Some(404) => SandboxState::Dead,
+            Err(error) => {
+                let what = format!("cannot look at container {}", borrowed.container);
+                return Err(failed(what, error));
+            }
+        };
+        Ok(Seen {
+            container: borrowed.container,
+            plan: borrowed.plan,
+            state,
+            created: borrowed.created,
+            way: borrowed.door.map_or(Way::Visit, Way::Door),
+        })
+    }
+
+    fn info(&self, seen: Seen) -> SandboxInfo {
+        SandboxInfo {
+            notes: self.store.notes(&seen.plan.id),
+            plan: seen.plan,
+            state: seen.state,
+            created: seen.created,
+        }
+    }
+}
+
+/// What opens the door of one guest.
+fn secret() -> Result<String, Failure> {
+    random_hex::<{ SECRET_LENGTH / 2 }>()
+}
+
+fn now() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+/// The first that a guest behind a door hears.
+async fn say(stdio: &mut Stdio, secret: &str) -> Result<(), Failure> {
+    stdio
+        .write_all(secret.as_bytes())
+        .await
+        .map_err(|e| Failure::new(Code::Unavailable, "the guest ended at once").detail(e))
+}
+
+async fn in_time<T>(
+    joining: impl Future<Output = Result<T, bollard::errors::Error>>,
+    container: &str,
+) -> Result<T, Failure> {
+    let what = || format!("cannot join container {container}");
+    match tokio::time::timeout(JOINING, joining).await {
+        Ok(joined) => joined.map_err(|e| failed(what(), e)),
+        Err(_) => {
+            let message = format!("{}: the engine does not answer", what());
+            Err(Failure::new(Code::Unavailable, message))
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Docker {
+    async fn guarantees(&self) -> Result<Guarantees, Failure> {
+        self.engine.client().await?;
+        let sandbox = |by: &str| (Hold::Sandbox, by.to_owned());
+        let process = |by: &str| (Hold::Process, by.to_owned());
+        Ok(Guarantees {
+            backend: "docker".to_owned(),
+            disk_workspace: DiskWorkspace::Unlimited,
+            image: Some(self.config.image.clone()),
+            controls: BTreeMap::from([
+                (Control::Isolation, sandbox("a container of the engine")),
+                (
+                    Control::SystemCalls,
+                    sandbox("the engine's seccomp profile, no new privileges, no capabilities"),
+                ),
+                (
+                    Control::Landlock,
+                    (Hold::None, "not used in containers".to_owned()),
+                ),
+                (
+                    Control::Network,
+                    sandbox("a network namespace without a way out"),
+                ),
+                (Control::Memory, sandbox("the container's cgroup")),
+                (Control::Cpus, sandbox("the container's cgroup")),
+                (Control::Pids, sandbox("the container's cgroup")),
+                (Control::Workspace, sandbox("a file system in memory")),
+                (Control::Tmp, sandbox("a file system in memory")),
+                (Control::FileSize, process("RLIMIT_FSIZE")),
+                (Control::OpenFiles, process("RLIMIT_NOFILE")),
+            ]),
+        })
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        match self.claim(plan).await? {
+            Some(claimed) => Ok(claimed),
+            None => self.make(plan).await,
+        }
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
+        if let Some(stdio) = self.fresh().remove(id) {
+            return Ok(Box::new(stdio));
+        }
+        let seen = self.seen(id).await?.ok_or_else(|| unknown(id))?;
+        if seen.state != SandboxState::Running {
+            let message = format!("sandbox {id} has ended");
+            return Err(Failure::new(Code::Unavailable, message));
+        }
+        match seen.way {
+            Way::Door(door) => self.knock(&seen.container, &door).await,
+            Way::Visit => {
+                let container = container_of(&seen.plan)?;
+                let mut words = body::arguments(&seen.plan, container);
+                words.push("--end-with-stdio".to_owned());
+                let env = seen
+                    .plan
+                    .env
+                    .iter()
+                    .map(|(n, v)| format!("{n}={v}"))
+                    .collect();
+                let user = container.user.clone();
+                Ok(Box::new(
+                    self.exec(&seen.container, words, user, env).await?,
+                ))
+            }
+        }
+    }
+
+    async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
+        let seen = self.seen(id).await?.ok_or_else(|| unknown(id))?;
+        let durable = match &seen.plan.workspace {
+            Workspace::Disk => true,
+            Workspace::Folder { access, .. } => *access == Access::ReadWrite,
+            Workspace::Memory | Workspace::Fresh | Workspace::Empty => false,
+        };
+        if !durable || seen.plan.lifetime == Lifetime::Disposable {
+            let message = format!("sandbox {id} keeps its files in memory: they would be lost");
+            return Err(Failure::new(Code::Conflict, message));
+        }
+        self.fresh().remove(id);
+        // Who is killed between the two has left one that runs, which counts more.
+        self.store.mark_suspended(id)?;
+        self.stop(&seen.container).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
+        self.fresh().remove(id);
+        if let Some(borrowed) = self.store.borrowed(id) {
+            // What was there before stays.
+            if borrowed.door.is_some() {
+                self.discard(&borrowed.container).await?;
+            }
+            return self.store.remove(id);
+        }
+        for found in self.containers(&format!("{LABEL}={id}")).await? {
+            let seen = self.of_summary(found.clone());
+            let plan = seen.and_then(|seen| seen.plan.container);
+            if plan.as_ref().is_some_and(|plan| plan.keep) {
+                self.store.mark_released(id)?;
+                return self.stop(found.id.as_deref().unwrap_or_default()).await;
+            }
+            if let Some(container) = found.id {
+                self.discard(&container).await?;
+            }
+            for volume in plan
+                .into_iter()
+                .filter(|container| container.remove_volumes)
+                .flat_map(|container| container.volumes)
+            {
+                let client = self.engine.client().await?;
+                let options = None::<RemoveVolumeOptions>;
+                unless_gone(client.remove_volume(&volume.name, options).await)
+                    .map_err(|e| failed(format!("cannot remove volume {}", volume.name), e))?;
+            }
+        }
+        self.store.remove(id)
+    }
+
+    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+        self.seen(id).await?.ok_or_else(|| unknown(id))?;
+        self.store.write_notes(id, notes)
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
+        let mut all = Vec::new();
+        for found in self.containers(LABEL).await? {
+            if let Some(seen) = self.of_summary(found) {
+                all.push(self.info(seen));
+            }
+        }
+        for id in self.store.ids()? {
+            if let Some(borrowed) = self.store.borrowed(&id) {
+                all.push(self.info(self.seen_borrowed(borrowed).await?));
+            }
+        }
+        Ok(all)
+    }
+
+    async fn ready(&self) -> Result<(), Failure> {
+        self.list().await.map(drop)
+    }
+
+    fn prepare(&self, plan: &Plan) {
+        self.make_ready(plan);
+    }
+
+    async fn close(&self) -> Result<(), Failure> {
+        self.drain().await
+    }
+
+    async fn tidy(&self) -> Result<(), Failure> {
+        self.sweep().await.map(drop)
+    }
+
+    async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
+        Ok(self.seen(id).await?.map(|seen| self.info(seen)))
+    }
+}

@@ -1,0 +1,151 @@
+//! What the engine can't keep: labels never change, so what is noted later lies in the state folder.
+
+use crate::backend::Notes;
+use crate::plan::{Plan, SandboxId};
+use ringfence_proto::{Code, Failure};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const NOTES: &str = "notes.json";
+const SUSPENDED: &str = "suspended";
+const RELEASED: &str = "released";
+const BORROWED: &str = "borrowed.json";
+
+/// A sandbox in a container that was made for something else: by others, or for the pool.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Borrowed {
+    pub(super) plan: Plan,
+    /// The engine's id of the container.
+    pub(super) container: String,
+    /// Seconds since the epoch.
+    pub(super) created: f64,
+    /// The way to its guest; absent in a container that is not ours.
+    pub(super) door: Option<Door>,
+}
+
+/// The way to a guest that runs already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Door {
+    pub(super) name: String,
+    pub(super) secret: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Store {
+    root: PathBuf,
+}
+
+impl Store {
+    /// Below the state folder; no native sandbox has a name with a dot.
+    pub(super) fn open(state: &Path) -> Result<Self, Failure> {
+        let root = state.join(".docker");
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .recursive(true)
+            .create(&root)
+            .map_err(|e| {
+                Failure::io(format!("cannot make the folder {}", root.display()), &e)
+                    .hint("RINGFENCE_STATE_DIR names another folder")
+            })?;
+        Ok(Self { root })
+    }
+
+    fn folder(&self, id: &SandboxId) -> PathBuf {
+        self.root.join(id.as_str())
+    }
+
+    pub(super) fn notes(&self, id: &SandboxId) -> Notes {
+        let bytes = fs::read(self.folder(id).join(NOTES));
+        bytes
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn write_notes(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+        self.put(id, NOTES, notes)
+    }
+
+    pub(super) fn borrowed(&self, id: &SandboxId) -> Option<Borrowed> {
+        let bytes = fs::read(self.folder(id).join(BORROWED)).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    pub(super) fn write_borrowed(&self, borrowed: &Borrowed) -> Result<(), Failure> {
+        self.put(&borrowed.plan.id, BORROWED, borrowed)
+    }
+
+    /// From here on its end is no death: it can be started again.
+    pub(super) fn mark_suspended(&self, id: &SandboxId) -> Result<(), Failure> {
+        self.put(id, SUSPENDED, &())
+    }
+
+    pub(super) fn is_suspended(&self, id: &SandboxId) -> bool {
+        self.folder(id).join(SUSPENDED).exists()
+    }
+
+    /// Takes the right to start it again; only one caller gets it.
+    pub(super) fn claim_suspended(&self, id: &SandboxId) -> bool {
+        fs::remove_file(self.folder(id).join(SUSPENDED)).is_ok()
+    }
+
+    /// From here on the container is nobody's sandbox.
+    pub(super) fn mark_released(&self, id: &SandboxId) -> Result<(), Failure> {
+        self.put(id, RELEASED, &())
+    }
+
+    pub(super) fn is_released(&self, id: &SandboxId) -> bool {
+        self.folder(id).join(RELEASED).exists()
+    }
+
+    fn put(&self, id: &SandboxId, name: &str, value: &impl Serialize) -> Result<(), Failure> {
+        let folder = self.folder(id);
+        let path = folder.join(name);
+        let new = path.with_extension("new");
+        let made = match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+            _ => Ok(()),
+        };
+        made.and_then(|()| serde_json::to_vec(value).map_err(io::Error::other))
+            .and_then(|bytes| fs::write(&new, bytes))
+            .and_then(|()| fs::rename(&new, &path))
+            .map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))
+    }
+
+    pub(super) fn remove(&self, id: &SandboxId) -> Result<(), Failure> {
+        let folder = self.folder(id);
+        match fs::remove_dir_all(&folder) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                let what = format!("cannot remove {}", folder.display());
+                Err(Failure::io(what, &e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn ids(&self) -> Result<Vec<SandboxId>, Failure> {
+        let entries = fs::read_dir(&self.root).map_err(|e| {
+            Failure::new(
+                Code::Internal,
+                format!("cannot read {}", self.root.display()),
+            )
+            .detail(e)
+        })?;
+        Ok(entries
+            .filter_map(|entry| {
+                let name = entry.ok()?.file_name().into_string().ok()?;
+                SandboxId::try_from(name).ok()
+            })
+            .collect())
+    }
+
+    /// Older than it takes to make what it belongs to.
+    pub(super) fn is_old(&self, id: &SandboxId, age: Duration) -> bool {
+        let modified = fs::metadata(self.folder(id)).and_then(|m| m.modified());
+        modified.is_ok_and(|m| m.elapsed().is_ok_and(|elapsed| elapsed > age))
+    }
+}

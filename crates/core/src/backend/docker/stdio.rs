@@ -1,0 +1,86 @@
+//! The standard streams of a process in a container, as one stream to the guest behind them.
+
+use bollard::container::LogOutput;
+use bollard::errors::Error;
+use bytes::{Buf as _, Bytes};
+use futures_util::{Stream, StreamExt as _};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Most bytes that are kept of what a guest complains about.
+const COMPLAINT: usize = 2 << 10;
+
+pub(super) struct Stdio {
+    output: Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>,
+    input: Pin<Box<dyn AsyncWrite + Send>>,
+    /// What came and was not read yet.
+    rest: Bytes,
+    complaint: Vec<u8>,
+}
+
+impl Stdio {
+    pub(super) fn new(
+        output: Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>,
+        input: Pin<Box<dyn AsyncWrite + Send>>,
+    ) -> Self {
+        Self {
+            output,
+            input,
+            rest: Bytes::new(),
+            complaint: Vec::new(),
+        }
+    }
+}
+
+impl AsyncRead for Stdio {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.rest.is_empty() {
+            match ready!(self.output.poll_next_unpin(context)) {
+                Some(Ok(LogOutput::StdOut { message })) => self.rest = message,
+                Some(Ok(LogOutput::StdErr { message })) => {
+                    let room = COMPLAINT.saturating_sub(self.complaint.len());
+                    self.complaint
+                        .extend_from_slice(&message[..room.min(message.len())]);
+                }
+                Some(Ok(_)) => {
+                    let why = "the engine sent what belongs to no stream";
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+                }
+                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+                None if self.complaint.is_empty() => return Poll::Ready(Ok(())),
+                None => {
+                    let words = String::from_utf8_lossy(&self.complaint).into_owned();
+                    return Poll::Ready(Err(io::Error::other(words)));
+                }
+            }
+        }
+        let part = buffer.remaining().min(self.rest.len());
+        buffer.put_slice(&self.rest[..part]);
+        self.rest.advance(part);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stdio {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.input.as_mut().poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input.as_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input.as_mut().poll_shutdown(context)
+    }
+}
