@@ -130,7 +130,10 @@ settings! {
                 => "the name of an environment, or none";
 
         /// Where the files of a session lie
-        workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "    /// Sandboxes for clients of HasteKit, at /api/sandbox
+        workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
+    }
+
+    /// Sandboxes for clients of HasteKit, at /api/sandbox
     hastekit: Hastekit {
         /// Serves them
         enabled: bool = false, "hastekit" "", alias "SANDBOX_ENABLED";
@@ -166,8 +169,6 @@ settings! {
         /// Containers that are kept ready for each kind of session that is asked for
         pool: u64 = 0, "pool" "N", within 0..=256;
     }
-
-PLACE    }
 
     /// Snippets in many languages
     languages: Languages {

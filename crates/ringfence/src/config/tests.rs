@@ -193,7 +193,12 @@ fn names_of_the_contract() {
             9.0.into(),
         ),
         ("SANDBOX_ENABLED", "true", "hastekit.enabled", true.into()),
-        ("SANDBOX_DEFAULT_IMAGE", "img", "hastekit.image", "img".into()),
+        (
+            "SANDBOX_DEFAULT_IMAGE",
+            "img",
+            "hastekit.image",
+            "img".into(),
+        ),
         ("SKILLS_ROOT", "/srv", "hastekit.skills_root", "/srv".into()),
     ] {
         let setting = setting(key);
