@@ -48,7 +48,6 @@ fn build() -> PathBuf {
         .args(["--profile", profile, "--target", &target])
         .arg("--target-dir")
         .arg(&folder)
-        // Asked for now: a target folder that was copied brings a script that knew another place.
         .current_dir(here.join("../.."));
     // What the outer build was told does not hold for a static program.
     for (name, _) in env::vars_os() {

@@ -286,7 +286,8 @@ pub fn resolve_with(
                     return Err(Failure::invalid(message).hint("name an image that has it"));
                 }
             }
-            let asked = asked.unwrap_or_default();
+            let mut asked = asked.unwrap_or_default();
+            asked.workdir.get_or_insert_with(|| workdir.clone());
             Some(container::resolve(asked, spec.network, &limits, image)?)
         }
     };
@@ -513,6 +514,7 @@ fn check_mount(mount: &MountSpec, guarantees: &Guarantees) -> Result<(), Failure
     if guarantees.image.is_some() {
         return container::check_target(&mount.to, "a mount's target");
     }
+    absolute(&mount.to, "a mount's target")?;
     check_target(&mount.to)
 }
 

@@ -148,6 +148,13 @@ settings! {
         /// Serves them
         enabled: bool = false, "hastekit" "", alias "SANDBOX_ENABLED";
 
+        /// Image of those whose client names none, on an engine that has images
+        image: Option<String> = None, "hastekit-image" "IMAGE",
+            alias "SANDBOX_DEFAULT_IMAGE",
+            check |name: &Option<String>| {
+                name.as_deref().is_none_or(|name| !name.contains(char::is_whitespace))
+            } => "the name of an image, or none";
+
         /// Address at which their daemons are reached, without a token
         address: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST), "hastekit-address" "IP";
 

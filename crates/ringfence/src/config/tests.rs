@@ -193,6 +193,12 @@ fn names_of_the_contract() {
             9.0.into(),
         ),
         ("SANDBOX_ENABLED", "true", "hastekit.enabled", true.into()),
+        (
+            "SANDBOX_DEFAULT_IMAGE",
+            "img",
+            "hastekit.image",
+            "img".into(),
+        ),
         ("SKILLS_ROOT", "/srv", "hastekit.skills_root", "/srv".into()),
     ] {
         let setting = setting(key);
@@ -203,8 +209,9 @@ fn names_of_the_contract() {
         let [(ours, ours_shown), _] = two_values(setting);
         let both = load(&[], &[(name, text), (&setting.env(), ours)], "").unwrap();
         assert_eq!(shown(&both, setting).json, ours_shown.json, "{name}");
-        let failure = load(&[], &[(name, "x")], "").err();
-        // Any text is a path if it starts right.
+        // Any text is a path if it starts right, and any word an image.
+        let bad = if key == "hastekit.image" { "x y" } else { "x" };
+        let failure = load(&[], &[(name, bad)], "").err();
         assert!(failure.unwrap().message.contains(name));
         seen.insert(name);
     }

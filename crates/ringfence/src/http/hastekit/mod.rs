@@ -13,6 +13,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use ringfence_core::container::ContainerSpec;
 use ringfence_core::sessions::NewSession;
 use ringfence_core::spec::SandboxSpec;
 use ringfence_core::{Code, Failure, Session, skills};
@@ -161,11 +162,11 @@ fn given(text: Option<String>) -> Option<String> {
 
 impl Ask {
     fn resolve(self, app: &App, caller: &Caller) -> Answer<NewSession> {
-        if let Some(image) = given(self.image) {
-            let message = format!("cannot run the image {image}: this server runs no images");
-            let hint = "leave `image` away, or use a server with another backend";
-            return Err(Failure::invalid(message).hint(hint).into());
-        }
+        let image = given(self.image).or_else(|| app.config.hastekit.image.clone());
+        let container = image.map(|image| ContainerSpec {
+            image: Some(image),
+            ..ContainerSpec::default()
+        });
         let mut env = BTreeMap::from([
             ("SANDBOX_ROOT".to_owned(), ROOT.to_owned()),
             ("SANDBOX_PORT".to_owned(), "8080".to_owned()),
@@ -182,6 +183,7 @@ impl Ask {
             .collect();
         let spec = SandboxSpec {
             workdir: Some(ROOT.into()),
+            container,
             env,
             labels,
             ..SandboxSpec::default()
