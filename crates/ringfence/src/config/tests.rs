@@ -32,7 +32,7 @@ const TEXTS: [&str; 23] = [
     "http://localhost:1/",
 ];
 
-const MORE: [&str; 10] = [
+const MORE: [&str; 12] = [
     "http://h:2/x",
     "debug",
     "warn",
@@ -43,6 +43,8 @@ const MORE: [&str; 10] = [
     "1000-2000",
     "python=one",
     "python=two",
+    "privileged",
+    "devices",
 ];
 
 fn load(flags: &[(&Setting, &str)], env: &[(&str, &str)], file: &str) -> Result<Loaded, Failure> {
@@ -262,7 +264,7 @@ fn values_that_are_refused() {
         ("listen", "unix:relative"),
         ("listen", "example.com:80"),
         ("state_dir", "relative"),
-        ("backend", "docker"),
+        ("backend", "vm"),
         ("auth", "on"),
         ("keep", "maybe"),
         ("sessions.max", "0"),
@@ -279,6 +281,10 @@ fn values_that_are_refused() {
         ("limits.cpus", "0"),
         ("limits.open_files", "31"),
         ("sandbox.env_name", "../x"),
+        ("hastekit.address", "localhost"),
+        ("hastekit.ports", "0-10"),
+        ("hastekit.ports", "20-10"),
+        ("hastekit.advertise", "http://host"),
         ("policy.mounts", "/a,b"),
         ("policy.callbacks", "10.0.0.0/33"),
         ("policy.callbacks", "10.0.0"),
