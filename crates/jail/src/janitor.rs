@@ -21,27 +21,25 @@ impl Gone {
 /// this process has ended, be it by SIGKILL. It needs a caller with one thread.
 pub fn janitor(work: impl FnOnce(Gone)) -> io::Result<OwnedFd> {
     let (wait, hold) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    match sys::clone(0, None)? {
-        sys::Cloned::Parent { .. } => Ok(hold),
-        sys::Cloned::Child => {
-            drop(hold);
-            // Whoever waits for the end of our output, or for a signal to our group to take
-            // effect, waits for the other process only.
-            let _ = rustix::process::setsid();
-            if let Ok(null) = openat(
-                CWD,
-                "/dev/null",
-                OFlags::RDWR | OFlags::CLOEXEC,
-                Mode::empty(),
-            ) {
-                for fd in 0..3 {
-                    let _ = sys::place(null.as_raw_fd(), fd);
-                }
-            }
-            // A panic must not go on in a copy of the caller.
-            let work = std::panic::AssertUnwindSafe(|| work(Gone { pipe: wait }));
-            let _ = std::panic::catch_unwind(work);
-            sys::exit_now(0)
+    if !sys::fork()? {
+        return Ok(hold);
+    }
+    drop(hold);
+    // Whoever waits for the end of our output, or for a signal to our group to take effect, waits
+    // for the other process only.
+    let _ = rustix::process::setsid();
+    if let Ok(null) = openat(
+        CWD,
+        "/dev/null",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
+        for fd in 0..3 {
+            let _ = sys::place(null.as_raw_fd(), fd);
         }
     }
+    // A panic must not go on in a copy of the caller.
+    let work = std::panic::AssertUnwindSafe(|| work(Gone { pipe: wait }));
+    let _ = std::panic::catch_unwind(work);
+    sys::exit_now(0)
 }

@@ -40,7 +40,7 @@ pub fn serve(guest: Guest) -> io::Result<()> {
     let control = Line::from(control);
     loop {
         let (taken, take) = pipe()?;
-        if let sys::Cloned::Child = sys::clone(0, None)? {
+        if sys::fork()? {
             drop(taken);
             // A panic must not go on in a copy of the launcher.
             let work = std::panic::AssertUnwindSafe(|| make(control, take, guest));

@@ -79,6 +79,14 @@ pub(crate) fn find_thread_id() {
     }
 }
 
+/// A copy of this process; answers whether this is the copy. Needs a caller with one thread, as
+/// [`clone`] does, and works where an engine's filter does not know that call.
+pub(crate) fn fork() -> io::Result<bool> {
+    assert_single_threaded()?;
+    // SAFETY: no other thread exists whose locks the copy could inherit.
+    check(libc::c_long::from(unsafe { libc::fork() })).map(|pid| pid == 0)
+}
+
 fn assert_single_threaded() -> io::Result<()> {
     let threads = std::fs::read_dir("/proc/self/task")?.take(2).count();
     if threads == 1 {

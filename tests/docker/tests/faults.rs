@@ -74,7 +74,7 @@ async fn the_next_server_finds_variables_of_one_that_was_killed() -> Outcome {
     let done = second
         .code(&id, "print(x + 1, open('file').read())")
         .await?;
-    assert_eq!(done["stdout"], "42 kept\n");
+    assert_eq!(done["stdout"], "42 kept");
     drop(second);
     assert_eq!(docker_ok(&["ps", "-aq", "--filter", &label(&id)])?, "");
     assert_eq!(

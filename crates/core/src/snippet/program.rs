@@ -82,6 +82,8 @@ impl Program {
             let message = format!("a file can't be named {main}: the code is");
             return Err(Failure::invalid(message));
         }
+        let of_base = || base.container.as_ref()?.image.clone();
+        let image = snippet.image.or_else(of_base);
         let mut env = base.env.clone();
         env.extend([("HOME".to_owned(), "/tmp".to_owned())]);
         Ok(Self {
@@ -99,7 +101,7 @@ impl Program {
                 },
                 ..base
             },
-            image: snippet.image,
+            image,
             folder,
             main,
             class,

@@ -252,12 +252,17 @@ impl Runner {
     async fn plan(
         &self,
         program: &Program,
-        spec: crate::spec::SandboxSpec,
+        mut spec: crate::spec::SandboxSpec,
         limits: &Limits,
     ) -> Result<Plan, Failure> {
         let guarantees = self.backend.guarantees().await?;
+        spec.workdir = Some(WORK.into());
+        if let Some(image) = self.image(program) {
+            // The interpreter is the image's.
+            (spec.python, spec.environment) = (None, None);
+            spec.container.get_or_insert_default().image = Some(image.to_owned());
+        }
         let mut plan = resolve_with(spec, Lifetime::Disposable, &guarantees, limits)?;
-        plan.workspace_at = WORK.into();
         let names = program.language.etc.iter();
         plan.etc = Some(names.map(|name| (*name).to_owned()).collect());
         Ok(plan)

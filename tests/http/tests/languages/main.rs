@@ -76,7 +76,21 @@ async fn passes(server: &Server, programs: &Programs) -> Outcome {
 }
 
 async fn on_native(language: &str) -> Outcome {
-    let server = Server::start(&["--allow-host-network"])?;
+    on(&["--allow-host-network"], language).await
+}
+
+async fn on_docker(language: &str) -> Outcome {
+    let image = format!("{language}=ringfence-test/languages");
+    let backend = ["--backend", "docker", "--language-image", &image];
+    on(
+        &[&backend[..], &["--allow-host-network"]].concat(),
+        language,
+    )
+    .await
+}
+
+async fn on(args: &[&str], language: &str) -> Outcome {
+    let server = Server::start(args)?;
     let programs = ALL.iter().find(|p| p.language == language);
     passes(&server, programs.ok_or("no programs")?).await?;
     nothing_is_left(&server).await
@@ -100,6 +114,15 @@ macro_rules! languages {
                 #[tokio::test]
                 async fn $test() -> super::Outcome {
                     super::on_native($name).await
+                }
+            )+
+        }
+
+        mod docker {
+            $(
+                #[tokio::test]
+                async fn $test() -> super::Outcome {
+                    super::on_docker($name).await
                 }
             )+
         }

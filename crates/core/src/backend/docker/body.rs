@@ -1,6 +1,6 @@
 //! From a plan to what the engine is asked to make.
 
-use super::{GUEST, GUEST_FOLDER, LABEL, PLAN_LABEL, SECRET_LABEL};
+use super::{GUEST, GUEST_FOLDER, LABEL, PLAN_LABEL, SECRET_LABEL, STATE_LABEL};
 use crate::container::{ContainerPlan, Defaults, Gpus, Protocol};
 use crate::plan::{Lifetime, Plan};
 use crate::spec::{Access, Workspace};
@@ -74,12 +74,14 @@ pub(super) fn labels(value: &str) -> HashMap<String, String> {
 pub(super) fn sandbox_labels(
     plan: &Plan,
     secret: &str,
+    state: &str,
 ) -> Result<HashMap<String, String>, Failure> {
     let text = serde_json::to_string(plan)
         .map_err(|e| Failure::new(Code::Internal, "cannot label a container").detail(e))?;
     let mut labels = labels(plan.id.as_str());
     labels.insert(PLAN_LABEL.to_owned(), text);
     labels.insert(SECRET_LABEL.to_owned(), secret.to_owned());
+    labels.insert(STATE_LABEL.to_owned(), state.to_owned());
     for (name, value) in &plan.labels {
         if !name.starts_with("ringfence") {
             labels.insert(name.clone(), value.clone());
@@ -366,6 +368,10 @@ fn tmpfs(plan: &Plan, container: &ContainerPlan, user: Option<&str>) -> HashMap<
             None => "mode=1777".to_owned(),
         };
         let options = memory(plan.limits.workspace.0, &owner);
+        all.insert(workdir.display().to_string(), options);
+    }
+    if plan.workspace == Workspace::Empty && is_free(plan, container, workdir) {
+        let options = "ro,nosuid,nodev,size=4k".to_owned();
         all.insert(workdir.display().to_string(), options);
     }
     let mut places = Vec::new();

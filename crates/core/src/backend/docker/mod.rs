@@ -55,6 +55,8 @@ const GUEST: &str = "/.ringfence/guest";
 pub const LABEL: &str = "ringfence";
 const PLAN_LABEL: &str = "ringfence.plan";
 const SECRET_LABEL: &str = "ringfence.secret";
+/// Which state folder a container belongs to: other servers on the engine have nothing to do with it.
+const STATE_LABEL: &str = "ringfence.state";
 /// Which process parked a container; its value of the first label is this word.
 const MAKER_LABEL: &str = "ringfence.maker";
 const POOL: &str = "pool";
@@ -154,9 +156,9 @@ impl Docker {
         let image = image.config.unwrap_or_default();
         let secret = secret()?;
         let guest = &self.cargo()?.volume;
-        let labels = body::sandbox_labels(plan, &secret)?;
+        let labels = body::sandbox_labels(plan, &secret, &self.store.name)?;
         let body = body::body(plan, container, &image, guest, labels);
-        let own_name = || format!("ringfence-{}", plan.id);
+        let own_name = || self.name_of(&plan.id);
         let name = container.name.clone().unwrap_or_else(own_name);
         match self.launch(plan, &name, body, &secret).await? {
             Some((_, stdio)) => self.fresh().insert(plan.id.clone(), stdio),
@@ -393,14 +395,22 @@ impl Docker {
         Ok(found.into_iter().find_map(|found| self.of_summary(found)))
     }
 
+    /// The name of a sandbox's container, where none was asked for.
+    fn name_of(&self, id: &SandboxId) -> String {
+        format!("ringfence-{}-{id}", self.store.name)
+    }
+
+    /// Containers of this state folder that have a label.
     async fn containers(&self, label: &str) -> Result<Vec<ContainerSummary>, Failure> {
+        let state = format!("{STATE_LABEL}={}", self.store.name);
+        self.labelled(vec![label.to_owned(), state]).await
+    }
+
+    async fn labelled(&self, labels: Vec<String>) -> Result<Vec<ContainerSummary>, Failure> {
         let client = self.engine.client().await?;
         let options = ListContainersOptions {
             all: true,
-            filters: Some(HashMap::from([(
-                "label".to_owned(),
-                vec![label.to_owned()],
-            )])),
+            filters: Some(HashMap::from([("label".to_owned(), labels)])),
             ..ListContainersOptions::default()
         };
         client

@@ -97,7 +97,7 @@ impl Docker {
         let client = self.engine.client().await?;
         let id = &plan.id;
         let options = RenameContainerOptions {
-            name: format!("ringfence-{id}"),
+            name: self.name_of(id),
         };
         match client.rename_container(&parked.container, options).await {
             Ok(()) => {}
@@ -186,7 +186,7 @@ impl Docker {
             .map_err(|e| Failure::new(Code::Internal, "cannot label a container").detail(e))?;
         labels.insert(MAKER_LABEL.to_owned(), maker);
         let secret = super::secret()?;
-        let name = format!("ringfence-{}", plan.id);
+        let name = self.name_of(&plan.id);
         let image = self.image(container_of(&plan)?).await?;
         let image = image.config.unwrap_or_default();
         let guest = &self.cargo()?.volume;

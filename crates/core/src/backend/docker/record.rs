@@ -1,7 +1,7 @@
 //! What the engine can't keep: labels never change, so what is noted later lies in the state folder.
 
 use crate::backend::Notes;
-use crate::plan::{Plan, SandboxId};
+use crate::plan::{Plan, SandboxId, random_hex};
 use ringfence_proto::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -37,6 +37,8 @@ pub(super) struct Door {
 #[derive(Debug)]
 pub(super) struct Store {
     root: PathBuf,
+    /// Tells the containers of this state folder from those of others on the same engine.
+    pub(super) name: String,
 }
 
 impl Store {
@@ -51,7 +53,9 @@ impl Store {
                 Failure::io(format!("cannot make the folder {}", root.display()), &e)
                     .hint("RINGFENCE_STATE_DIR names another folder")
             })?;
-        Ok(Self { root })
+        let name = name(&root)
+            .map_err(|e| Failure::io(format!("cannot use the folder {}", root.display()), &e))?;
+        Ok(Self { root, name })
     }
 
     fn folder(&self, id: &SandboxId) -> PathBuf {
@@ -147,5 +151,19 @@ impl Store {
     pub(super) fn is_old(&self, id: &SandboxId, age: Duration) -> bool {
         let modified = fs::metadata(self.folder(id)).and_then(|m| m.modified());
         modified.is_ok_and(|m| m.elapsed().is_ok_and(|elapsed| elapsed > age))
+    }
+}
+
+/// The name of a state folder: whoever comes first chooses it.
+fn name(root: &Path) -> io::Result<String> {
+    let path = root.join(".name");
+    let fresh = random_hex::<4>().map_err(|failure| io::Error::other(failure.message))?;
+    let own = root.join(format!(".name.{fresh}"));
+    fs::write(&own, &fresh)?;
+    let linked = fs::hard_link(&own, &path);
+    fs::remove_file(&own)?;
+    match linked {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
+        _ => fs::read_to_string(&path),
     }
 }

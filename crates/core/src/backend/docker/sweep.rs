@@ -38,7 +38,7 @@ impl Docker {
             .iter()
             .filter_map(|id| self.store.borrowed(id))
             .collect();
-        for found in self.containers(LABEL).await? {
+        for found in self.labelled(vec![LABEL.to_owned()]).await? {
             let (Some(id), Some(labels)) = (found.id, found.labels) else {
                 continue;
             };

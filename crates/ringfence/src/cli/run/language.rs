@@ -1,8 +1,10 @@
 //! `ringfence run --language`: a snippet, or many of them.
 
 use super::{Run, Signals, is_null};
+use crate::cli::container::{BackendName, shown};
 use crate::cli::output::{Sink, unwritten};
 use crate::cli::{say, say_json, terminal, this_program};
+use crate::{backends, settings};
 use clap::Args;
 use futures_util::StreamExt as _;
 use ringfence_core::backend::native::Launcher;
@@ -13,7 +15,7 @@ use ringfence_core::snippet::{
     Wires,
 };
 use ringfence_core::spec::{SandboxSpec, Workspace};
-use ringfence_core::{Failure, Limits};
+use ringfence_core::{Backend, Failure, Limits};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
@@ -96,7 +98,7 @@ impl Run {
                 .hint("give a FILE or -c CODE, without `--`"));
         }
         let base = self.spec()?;
-        let runner = Arc::new(self.runner(launcher)?);
+        let runner = Arc::new(self.runner(&base, launcher)?);
         // From here on a signal must not end us before the sandboxes are removed.
         let mut signals = Signals::listen()?;
         let done = tokio::select! {
@@ -113,17 +115,28 @@ impl Run {
         done
     }
 
-    fn runner(&self, launcher: Option<Launcher>) -> Result<Runner, Failure> {
-        let native = self.native(launcher)?;
+    fn runner(&self, base: &SandboxSpec, launcher: Option<Launcher>) -> Result<Runner, Failure> {
+        let in_docker = match self.container.backend {
+            BackendName::Docker => true,
+            BackendName::Native => false,
+            BackendName::Auto => base.container.is_some(),
+        };
+        let backend: Arc<dyn Backend> = match in_docker {
+            true => {
+                let listener = (!self.json).then(shown);
+                backends::docker(settings::state(), backends::IMAGE, listener, 0)?
+            }
+            false => Arc::new(self.native(launcher)?),
+        };
         let terms = Terms {
             program: this_program()?,
-            backend: "native".to_owned(),
+            backend: if in_docker { "docker" } else { "native" }.to_owned(),
             images: BTreeMap::new(),
             limits: Limits::default(),
             output: self.output.map_or(OUTPUT_LIMIT, |size| size.0),
             cpu_seconds: self.cpu_time,
         };
-        Ok(Runner::new(Arc::new(native), terms))
+        Ok(Runner::new(backend, terms))
     }
 
     async fn one(&self, runner: &Runner, base: SandboxSpec) -> Result<ExitCode, Failure> {
