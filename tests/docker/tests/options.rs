@@ -219,27 +219,31 @@ async fn any_image_and_any_user() -> Outcome {
         shell(&server, &own, "id -u; touch x && echo written").await?,
         format!("{uid}\nwritten")
     );
+    // No bash and no glibc; then nothing at all.
     let small = session(&server, &json!({"image": "ringfence-test/busybox"})).await?;
-    let file = format!("/sessions/{small}/files/content?path=hello.txt");
-    let url = format!("{}{file}", server.url);
-    let put = server.http.put(&url).body("from outside").send().await?;
-    assert!(put.status().is_success(), "{}", put.status());
-    let body = json!({"command": ["cat", "hello.txt"]});
+    let made = json!({"path": "made"});
     let (status, answer) = server
-        .post(&format!("/sessions/{small}/jobs"), &body)
+        .post(&format!("/sessions/{small}/files/mkdir"), &made)
         .await?;
     assert!(status < 300, "{status} {answer}");
+    let list = json!({"id": "list", "command": ["ls"]});
+    let (status, answer) = server
+        .post(&format!("/sessions/{small}/jobs"), &list)
+        .await?;
+    assert!(status < 300, "{status} {answer}");
+    let job = format!("/sessions/{small}/jobs/list");
+    server.get(&format!("{job}/wait")).await?;
+    let url = format!("{}{job}/output/stdout", server.url);
+    assert_eq!(server.http.get(&url).send().await?.text().await?, "made\n");
     let empty = session(&server, &json!({"image": "ringfence-test/scratch"})).await?;
-    let url = format!(
-        "{}/sessions/{empty}/files/content?path=hello.txt",
-        server.url
-    );
-    let put = server.http.put(&url).body("into nothing").send().await?;
-    assert!(put.status().is_success(), "{}", put.status());
-    assert_eq!(
-        server.http.get(&url).send().await?.text().await?,
-        "into nothing"
-    );
+    let (status, answer) = server
+        .post(&format!("/sessions/{empty}/files/mkdir"), &made)
+        .await?;
+    assert!(status < 300, "{status} {answer}");
+    let (status, answer) = server
+        .get(&format!("/sessions/{empty}/files/stat?path=made"))
+        .await?;
+    assert_eq!(status, 200, "{answer}");
     Ok(())
 }
 

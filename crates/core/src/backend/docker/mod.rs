@@ -293,19 +293,30 @@ impl Docker {
         let container = found
             .id
             .ok_or_else(|| Failure::new(Code::Internal, what()))?;
-        if !found
-            .state
-            .and_then(|state| state.running)
-            .unwrap_or_default()
-        {
-            self.run(&container).await?;
+        let running = found.state.and_then(|state| state.running);
+        let running = running.unwrap_or_default();
+        let labels = found.config.and_then(|config| config.labels);
+        let door = Door::of_labels(&labels.unwrap_or_default());
+        match &door {
+            // One of ours that was kept: it has a guest.
+            Some(door) if !running => {
+                let stdio = self.start(&container, &door.secret).await?;
+                self.fresh().insert(plan.id.clone(), stdio);
+            }
+            Some(_) => {}
+            None => {
+                if !running {
+                    self.run(&container).await?;
+                }
+                self.put_guest(&container).await?;
+            }
         }
-        self.put_guest(&container).await?;
         let borrowed = Borrowed {
             plan: plan.clone(),
             container,
             created: now(),
-            door: None,
+            door,
+            stays: true,
         };
         self.store.write_borrowed(&borrowed)?;
         Ok(SandboxInfo {
@@ -422,7 +433,7 @@ impl Docker {
     fn of_summary(&self, found: ContainerSummary) -> Option<Seen> {
         let labels = found.labels?;
         let plan: Plan = serde_json::from_str(labels.get(PLAN_LABEL)?).ok()?;
-        let secret = labels.get(SECRET_LABEL)?.clone();
+        let door = Door::of_labels(&labels)?;
         if self.store.is_released(&plan.id) {
             return None;
         }
@@ -436,16 +447,12 @@ impl Docker {
             // It is being made, or removed.
             _ => return None,
         };
-        let found_id = plan.id.to_string();
         Some(Seen {
             container: found.id?,
             plan,
             state,
             created: found.created.unwrap_or_default() as f64,
-            way: Way::Door(Door {
-                name: found_id,
-                secret,
-            }),
+            way: Way::Door(door),
         })
     }
 
@@ -612,9 +619,11 @@ impl Backend for Docker {
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
         self.fresh().remove(id);
         if let Some(borrowed) = self.store.borrowed(id) {
-            // What was there before stays.
-            if borrowed.door.is_some() {
+            // What was there before stays; one of ours is stopped, as whoever kept it left it.
+            if !borrowed.stays {
                 self.discard(&borrowed.container).await?;
+            } else if borrowed.door.is_some() {
+                self.stop(&borrowed.container).await?;
             }
             return self.store.remove(id);
         }

@@ -123,6 +123,7 @@ impl Docker {
             container: parked.container,
             created: now(),
             door: Some(parked.door),
+            stays: false,
         };
         self.store.write_borrowed(&borrowed)?;
         self.fresh().insert(id.clone(), parked.stdio);

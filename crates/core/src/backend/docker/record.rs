@@ -1,9 +1,11 @@
 //! What the engine can't keep: labels never change, so what is noted later lies in the state folder.
 
+use super::{LABEL, SECRET_LABEL};
 use crate::backend::Notes;
 use crate::plan::{Plan, SandboxId, random_hex};
 use ringfence_proto::{Code, Failure};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -25,6 +27,8 @@ pub(super) struct Borrowed {
     pub(super) created: f64,
     /// The way to its guest; absent in a container that is not ours.
     pub(super) door: Option<Door>,
+    /// Whether the container was there before, and is there afterwards.
+    pub(super) stays: bool,
 }
 
 /// The way to a guest that runs already.
@@ -32,6 +36,16 @@ pub(super) struct Borrowed {
 pub(super) struct Door {
     pub(super) name: String,
     pub(super) secret: String,
+}
+
+impl Door {
+    /// That of a container of ours, whose labels tell it.
+    pub(super) fn of_labels(labels: &HashMap<String, String>) -> Option<Self> {
+        Some(Self {
+            name: labels.get(LABEL)?.clone(),
+            secret: labels.get(SECRET_LABEL)?.clone(),
+        })
+    }
 }
 
 #[derive(Debug)]
