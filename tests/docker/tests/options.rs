@@ -226,7 +226,7 @@ async fn any_image_and_any_user() -> Outcome {
         .post(&format!("/sessions/{small}/files/mkdir"), &made)
         .await?;
     assert!(status < 300, "{status} {answer}");
-    let list = json!({"id": "list", "command": ["ls"]});
+    let list = json!({"id": "list", "command": "ls"});
     let (status, answer) = server
         .post(&format!("/sessions/{small}/jobs"), &list)
         .await?;
