@@ -54,7 +54,11 @@ pub(super) async fn measure(
     let live = plan()?;
     backend.create(&live).await?;
     let guest = GuestClient::connect(backend.dial(&live.id).await?).await?;
-    let container = format!("ringfence-{}", live.id);
+    let label = format!("label=ringfence={}", live.id);
+    let found = std::process::Command::new(docker)
+        .args(["ps", "-q", "--filter", &label])
+        .output()?;
+    let container = String::from_utf8_lossy(&found.stdout).trim().to_owned();
     let code = ["run", "--image", IMAGE, "-c", "print(1)"];
     let inside = ["exec", container.as_str(), "/bin/true"];
     let quick = ExecRequest::new(Exec::Argv(vec!["/bin/true".into()]));
