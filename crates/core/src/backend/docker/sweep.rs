@@ -28,8 +28,8 @@ fn is_gone(maker: &str) -> bool {
 }
 
 impl Docker {
-    /// Removes containers that were made and never started, those parked by the dead, the guests of other versions, and
-    /// notes about what is gone.
+    /// Removes containers that were made and never started, those parked by the dead, the guests
+    /// of other versions, and notes about what is gone.
     pub async fn sweep(&self) -> Result<Swept, Failure> {
         let mut swept = Swept::default();
         let mut there = BTreeSet::new();
