@@ -1,10 +1,11 @@
 # What the scripts of this folder share: where things lie, and how packages get here. Sourced.
 
 target=${CARGO_TARGET_DIR:-$here/../../target}
-mkdir -p "$target/engines/docker" "$target/engines/podman"
-engines=$(cd "$target/engines" && pwd)
+mkdir -p "$target/engines/docker" "$target/engines/podman" "$target/engines/cluster"
+engines=$(cd "$target/engines" && pwd -P)
 docker=$engines/docker
 podman=$engines/podman
+cluster=$engines/cluster
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -19,10 +20,14 @@ install_missing() {
     exit 1
   fi
   say "installing ${missing[*]}"
+  # These scripts run beside each other, and not every lock of apt is waited for.
+  exec 7>"$engines/apt.lock"
+  flock 7
   apt-get -o DPkg::Lock::Timeout=300 update -qq
   # The package would start an engine of its own: nothing here needs that one.
   DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
     apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  exec 7>&-
 }
 
 alive() { # pid file
