@@ -72,13 +72,18 @@ impl Client {
         Ok(Self { stream })
     }
 
-    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<(u16, Value)> {
+    /// Asks, and does not wait for the answer.
+    pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) -> Result<()> {
         let length = body.len();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
              content-length: {length}\r\n\r\n{body}"
         );
-        self.stream.get_mut().write_all(head.as_bytes())?;
+        Ok(self.stream.get_mut().write_all(head.as_bytes())?)
+    }
+
+    pub(crate) fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<(u16, Value)> {
+        self.send(method, path, body)?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let status = line.split(' ').nth(1).ok_or("no status")?.parse()?;

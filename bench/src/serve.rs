@@ -5,6 +5,7 @@
 //! sessions (500 when absent, 0 for none) live at once, with a call to each.
 
 mod client;
+mod session;
 
 use client::{Client, PYTHON, Result, Server, quantile};
 use serde_json::json;
@@ -15,32 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 8;
-
-impl Client {
-    fn create(&mut self) -> Result<String> {
-        let (status, made) = self.ask("POST", "/sessions", "{}")?;
-        match made["session_id"].as_str() {
-            Some(id) if status == 201 => Ok(id.to_owned()),
-            _ => Err(format!("no session: {status} {made}").into()),
-        }
-    }
-
-    fn exec(&mut self, id: &str, body: &str, expected: &str) -> Result<()> {
-        let (status, done) = self.ask("POST", &format!("/sessions/{id}/exec"), body)?;
-        let content = &done["result_block"]["content"];
-        if status == 200 && content["stdout"] == expected && content["return_code"] == 0 {
-            return Ok(());
-        }
-        Err(format!("exec: {status} {done}").into())
-    }
-
-    fn delete(&mut self, id: &str) -> Result<()> {
-        match self.ask("DELETE", &format!("/sessions/{id}"), "")? {
-            (204, _) => Ok(()),
-            (status, said) => Err(format!("delete: {status} {said}").into()),
-        }
-    }
-}
 
 fn bare() -> Result<Duration> {
     let start = Instant::now();

@@ -179,7 +179,7 @@ builtins.display = lambda *values: lazy("show_each")(values)
 posix.register_at_fork(after_in_child=forked)
 sys.meta_path.insert(0, Imports)
 sys.argv = [""]
-for name in "sys", "posix", "f", "v", "s":
+for name in "sys", "posix", "f", "v", "n", "c", "s":
     del MAIN[name]
 restore()
 put(b"H", sys.version.split()[0].encode())

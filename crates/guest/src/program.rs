@@ -20,8 +20,9 @@ use tokio::signal::unix::{SignalKind, signal};
 const USAGE: &str = "usage: ringfence-guest \
 (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio | --daemon)... \
 [--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID] \
-[--door NAME] [--end-with-stdio]
-       ringfence-guest relay NAME";
+[--door NAME] [--end-with-stdio] [--kernel FILE]
+       ringfence-guest relay NAME
+       ringfence-guest compile PYTHON FILE";
 
 /// Descriptors that this process may have open.
 const OPEN_FILES: u64 = 8192;
@@ -42,6 +43,8 @@ struct Arguments {
     lifeline_fd: Option<RawFd>,
     memory_limit: Option<u64>,
     open_files: Option<u64>,
+    /// The kernel as an interpreter has compiled it.
+    kernel: Option<PathBuf>,
 }
 
 impl Arguments {
@@ -78,6 +81,7 @@ impl Arguments {
                 "--tcp" => parsed.tcp = Some(value()?),
                 "--door" => parsed.door = Some(value()?),
                 "--workspace" => parsed.workspace = Some(value()?.into()),
+                "--kernel" => parsed.kernel = Some(value()?.into()),
                 "--oom-fd" => parsed.oom_fd = Some(number()?),
                 "--lifeline-fd" => parsed.lifeline_fd = Some(number()?),
                 // For those who look at the process from outside.
@@ -150,6 +154,11 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
         let relay = door::relay(name);
         return runtime(1)?.block_on(relay).map_err(|e| e.to_string());
     }
+    if let [verb, python, file] = words.as_slice()
+        && verb == "compile"
+    {
+        return crate::repl::compile(python.as_ref(), file.as_ref()).map_err(|e| e.to_string());
+    }
     let arguments = Arguments::parse(words.into_iter()).map_err(|e| format!("{e}\n{USAGE}"))?;
 
     // Orphans come to this process, also where it is not the init.
@@ -200,6 +209,7 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
         oom_events: oom.map(|fd| Arc::new(File::from(fd))),
         memory_limit: arguments.memory_limit,
         open_files: arguments.open_files,
+        kernel: arguments.kernel.clone(),
         env,
     };
     // Clients can hold those of the archives for as long as they like; never the others.

@@ -39,6 +39,8 @@ pub struct Config {
     pub memory_limit: Option<u64>,
     /// Descriptors that each process of a command or kernel may have open, at most.
     pub open_files: Option<u64>,
+    /// The kernel as an interpreter has compiled it before, if one has.
+    pub kernel: Option<PathBuf>,
     /// The environment of commands, before what a request adds.
     pub env: Vec<(String, String)>,
 }
@@ -52,6 +54,7 @@ impl Config {
             oom_events: None,
             memory_limit: None,
             open_files: None,
+            kernel: None,
             env: Vec::new(),
         }
     }

@@ -62,7 +62,7 @@ fn unpack(folder: &Path, path: &Path) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// Removes guests of other versions, and unpackings that were cut off.
+/// Removes guests of other versions with what lies beside them, and what was cut off.
 pub(crate) fn remove_old() -> Result<Vec<PathBuf>, Failure> {
     /// Longer than any unpacking takes.
     const STALE: std::time::Duration = std::time::Duration::from_secs(60);
@@ -71,6 +71,7 @@ pub(crate) fn remove_old() -> Result<Vec<PathBuf>, Failure> {
         Failure::io(format!("cannot remove guests in {}", path.display()), e)
     };
     let current = format!("guest-{HASH}");
+    let compiled = format!("{current}.kernel-");
     let mut removed = Vec::new();
     for entry in fs::read_dir(&folder).map_err(|e| failed(&folder, &e))? {
         let path = entry.map_err(|e| failed(&folder, &e))?.path();
@@ -83,7 +84,12 @@ pub(crate) fn remove_old() -> Result<Vec<PathBuf>, Failure> {
             && fs::symlink_metadata(&path)
                 .and_then(|m| m.modified())
                 .is_ok_and(|m| m.elapsed().is_ok_and(|age| age < STALE));
-        if is_guest && name != current && !in_work {
+        // A guest has beside it what interpreters made of its kernel; the unfinished has an ending.
+        let is_current = name == current
+            || name
+                .strip_prefix(&compiled)
+                .is_some_and(|rest| !rest.contains('.'));
+        if is_guest && !is_current && !in_work {
             fs::remove_file(&path).map_err(|e| failed(&path, &e))?;
             removed.push(path);
         }

@@ -1,5 +1,6 @@
 //! Kernels: persistent interpreters with a name, and the calls that run in them.
 
+mod bytecode;
 mod call;
 mod certificate;
 mod channel;
@@ -11,6 +12,7 @@ use crate::http::{self, Answer, Request};
 use crate::jobs::{self, Job, NewJob, Tie};
 use crate::server::Guest;
 use ::http::Method;
+pub(crate) use bytecode::compile;
 use certificate::Stop;
 use process::{NotStarted, Process};
 use ringfence_proto::{Code, Failure, KernelInfo, KernelRequest, ProcessLimits, RunRequest};

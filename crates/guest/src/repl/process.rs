@@ -1,5 +1,6 @@
 //! One interpreter process: its start, its channel, its end.
 
+use super::bytecode;
 use super::certificate::Stop;
 use super::channel::{Broken, EXIT, Frame, Frames};
 use super::output::Outputs;
@@ -31,8 +32,8 @@ const REPORT_LIMIT: Duration = Duration::from_secs(1);
 const FRAMES_PER_TURN: u32 = 64;
 
 const BOOT: &str = include_str!("../../kernel/boot.py");
-/// The first is compiled at the start, each other one at first need.
-const SOURCES: [&str; 6] = [
+/// The first is compiled at the start, or was before; each other one at first need.
+pub(super) const SOURCES: [&str; 6] = [
     include_str!("../../kernel/kernel.py"),
     include_str!("../../kernel/cells.py"),
     include_str!("../../kernel/values.py"),
@@ -111,12 +112,14 @@ impl Process {
         let cwd = exec::folder(&guest.config.workspace, request.cwd.as_deref())?;
         let failed = |e: std::io::Error| Failure::io("cannot set up the interpreter", &e);
 
-        let source = SOURCES.join("\0");
+        let mut kernel = bytecode::read(guest.config.kernel.as_deref());
+        let compiled = kernel.len().to_string();
+        kernel.extend(SOURCES.join("\0").bytes());
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let mut stream = UnixStream::from_std(ours).map_err(failed)?;
         // Fits the socket's buffer, so it is there before the interpreter reads.
-        stream.write_all(source.as_bytes()).await.map_err(failed)?;
+        stream.write_all(&kernel).await.map_err(failed)?;
         let (stdin, _) = input::open_stdin(&Stdin::Empty).map_err(failed)?;
         let (stdout, out) = launch::close_on_exec_pipe().map_err(failed)?;
         let (stderr, err) = launch::close_on_exec_pipe().map_err(failed)?;
@@ -129,7 +132,8 @@ impl Process {
             "-c",
             BOOT,
             &CHANNEL.to_string(),
-            &source.len().to_string(),
+            &kernel.len().to_string(),
+            &compiled,
         ];
         let argv = std::iter::once(python.clone())
             .chain(argv.map(str::to_owned))

@@ -1,5 +1,6 @@
 //! Sandboxes on a plain Linux host: namespaces, cgroups, seccomp, landlock; nothing to install.
 
+mod bytecode;
 mod record;
 mod system;
 mod workspace;
@@ -10,8 +11,11 @@ use crate::interpreter::Interpreter;
 use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
 use async_trait::async_trait;
+use bytecode::Bytecode;
 use record::{Record, Store};
-use ringfence_jail::{Cgroup, CgroupLimits, Hierarchy, Jail, LastWords, Owner, Request, Stage};
+use ringfence_jail::{
+    Cgroup, CgroupLimits, Hierarchy, Item, Jail, LastWords, Owner, Request, Stage,
+};
 use ringfence_proto::{Code, Failure};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -37,6 +41,9 @@ pub struct Config {
     pub interpreter: Option<Interpreter>,
 }
 
+/// Where the compiled kernel is inside.
+const KERNEL: &str = "/run/ringfence-kernel";
+
 /// How long a sandbox that is ended may take to be gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -46,6 +53,7 @@ pub struct Native {
     launcher: Mutex<Option<Launcher>>,
     store: Store,
     hierarchy: OnceLock<Option<Hierarchy>>,
+    bytecode: Bytecode,
     /// What disposable sandboxes made here live as long as.
     requests: Mutex<BTreeMap<SandboxId, Request>>,
 }
@@ -63,6 +71,7 @@ impl Native {
             launcher: Mutex::new(launcher),
             store,
             hierarchy: OnceLock::new(),
+            bytecode: Bytecode::default(),
             requests: Mutex::new(BTreeMap::new()),
         })
     }
@@ -262,6 +271,20 @@ impl Native {
             "--memory-limit".to_owned(),
             plan.limits.memory.0.to_string(),
         ]);
+        let mut skeleton = system::skeleton(plan);
+        // What is kept has kernels, mostly. Only an interpreter that the operator has chosen is run
+        // outside of a sandbox.
+        if plan.lifetime == Lifetime::Kept
+            && plan.python.is_none()
+            && let Some(interpreter) = &interpreter
+            && let Some(from) = self
+                .bytecode
+                .of(&self.config.guest, &interpreter.executable)
+        {
+            args.extend(["--kernel".to_owned(), KERNEL.to_owned()]);
+            let path = KERNEL.into();
+            skeleton.push(Item::Copy { path, from });
+        }
         Ok(Jail {
             hostname: "sandbox".to_owned(),
             id: plan.id.to_string(),
@@ -272,7 +295,7 @@ impl Native {
             log: (plan.lifetime == Lifetime::Kept).then(|| folder.join("guest.log")),
             uid,
             gid,
-            skeleton: system::skeleton(plan),
+            skeleton,
             mounts: system::mounts(plan, folder, interpreter.as_ref())?,
             network: match plan.network {
                 Network::None => ringfence_jail::Network::None,

@@ -1,0 +1,54 @@
+//! The kernel as the host's interpreter compiles it, kept beside the guest. An interpreter that has
+//! not compiled it yet does so while the first sandbox runs, which does without.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// The interpreters that were asked to compile it; those that compile it now.
+#[derive(Default)]
+pub(super) struct Bytecode(Mutex<BTreeMap<PathBuf, Option<Child>>>);
+
+impl Bytecode {
+    /// The file that this interpreter has compiled the kernel of this guest into, if it has.
+    pub(super) fn of(&self, guest: &Path, python: &Path) -> Option<PathBuf> {
+        let me = rustix::process::geteuid().as_raw();
+        let program = fs::metadata(python).ok()?;
+        // Another program at this path is another interpreter.
+        let path = guest.with_added_extension(format!(
+            "kernel-{:x}-{:x}-{:x}-{:x}",
+            program.dev(),
+            program.ino(),
+            program.mtime(),
+            program.mtime_nsec()
+        ));
+        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(child) = asked.get_mut(&path)
+            && child
+                .as_mut()
+                .is_some_and(|c| matches!(c.try_wait(), Ok(Some(_))))
+        {
+            *child = None;
+        }
+        if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && m.uid() == me) {
+            return Some(path);
+        }
+        // What others could have written is not run here.
+        if !asked.contains_key(&path) && (program.uid() == 0 || program.uid() == me) {
+            let child = Command::new(guest)
+                .arg("compile")
+                .args([python, &path])
+                .env_clear()
+                .current_dir("/")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            asked.insert(path, child.ok());
+        }
+        None
+    }
+}
