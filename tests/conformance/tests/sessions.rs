@@ -1,12 +1,15 @@
 //! The session manager, on the backend in this process: what holds for every backend alike.
 
+use async_trait::async_trait;
 use ringfence_conformance::Fake;
-use ringfence_core::plan::Limits;
+use ringfence_core::backend::{Io, Notes, SandboxInfo};
+use ringfence_core::plan::{Guarantees, Limits, Plan, SandboxId};
 use ringfence_core::proto::{KernelRequest, RunRequest};
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Owner, Quotas, Reaped, Terms};
 use ringfence_core::spec::SandboxSpec;
-use ringfence_core::{Backend, Code, Session, Sessions, Size};
+use ringfence_core::{Backend, Code, Failure, Session, Sessions, Size};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -158,6 +161,63 @@ async fn what_is_idle_or_too_old_ends_and_what_is_in_use_does_not() -> Outcome {
     // It ends, by a failure or by a certificate: nobody waits for what is gone.
     let ended = working.await?;
     assert!(ended.is_err() || ended.is_ok_and(|done| done.end.certificate.is_some()));
+    Ok(())
+}
+
+/// Counts how often guests are dialled.
+#[derive(Default)]
+struct Counted {
+    fake: Fake,
+    dials: AtomicUsize,
+}
+
+#[async_trait]
+impl Backend for Counted {
+    async fn guarantees(&self) -> Result<Guarantees, Failure> {
+        self.fake.guarantees().await
+    }
+    async fn create(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        self.fake.create(plan).await
+    }
+    async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
+        self.dials.fetch_add(1, Ordering::Relaxed);
+        self.fake.dial(id).await
+    }
+    async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
+        self.fake.suspend(id).await
+    }
+    async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
+        self.fake.destroy(id).await
+    }
+    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+        self.fake.annotate(id, notes).await
+    }
+    async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
+        self.fake.list().await
+    }
+}
+
+/// A server before 100,000 sessions could not ask all of them at each look.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_asked_again_when_it_may_be_idle_and_not_before() -> Outcome {
+    let counted = Arc::new(Counted::default());
+    let backend: Arc<dyn Backend> = Arc::clone(&counted) as _;
+    let first = Sessions::new(Arc::clone(&backend), quotas());
+    let (session, _) = first.create(new()).await?;
+    let second = Sessions::new(backend, quotas());
+    let before = counted.dials.load(Ordering::Relaxed);
+    for _ in 0..3 {
+        assert_eq!(second.reap().await?, []);
+    }
+    assert_eq!(counted.dials.load(Ordering::Relaxed) - before, 1);
+    // What another server sets holds at the next look.
+    let terms = Terms {
+        idle_timeout: 0.0,
+        ..session.terms()
+    };
+    session.set_terms(terms).await?;
+    let expected = [(session.id.clone(), Reaped::Idle)];
+    assert_eq!(second.reap().await?, expected);
     Ok(())
 }
 

@@ -82,6 +82,10 @@ impl Sessions {
             SandboxState::Dead | SandboxState::Running => {}
         }
         let terms = session.terms();
+        // With many sessions most are not asked: each once in its timeout, in place of each time.
+        if !session.may_be_idle(terms.idle_timeout) {
+            return None;
+        }
         let idle = match session.liveliness().await {
             Liveliness::Busy => return None,
             Liveliness::Idle(idle) | Liveliness::Silent(idle) => idle,

@@ -96,6 +96,8 @@ struct State {
     notes: Notes,
     terms: Terms,
     last_use: Instant,
+    /// The latest moment at which it was active, as its guest said; none before that was asked.
+    active: Option<Instant>,
     /// What a caller does not know yet: that variables were lost.
     news: Option<Certificate>,
 }
@@ -144,6 +146,7 @@ impl Session {
                 notes: info.notes,
                 terms: terms.unwrap_or(label.terms),
                 last_use: Instant::now(),
+                active: None,
                 news: None,
             }),
             registering: tokio::sync::Mutex::new(()),
@@ -389,8 +392,28 @@ impl Session {
         )
     }
 
+    /// Whether it can have been idle for so long, by what is known without asking its guest.
+    pub(super) fn may_be_idle(&self, timeout: f64) -> bool {
+        let active = self.lock().active;
+        active.is_none_or(|when| when.elapsed().as_secs_f64() >= timeout)
+    }
+
     /// Asks the guest, which knows of every server's uses.
     pub async fn liveliness(&self) -> Liveliness {
+        let said = self.ask().await;
+        let ago = match said {
+            Liveliness::Busy => Duration::ZERO,
+            Liveliness::Idle(ago) => ago,
+            Liveliness::Silent(_) => return said,
+        };
+        // Another answer may be newer.
+        let active = Instant::now().checked_sub(ago);
+        let mut state = self.lock();
+        state.active = state.active.max(active);
+        said
+    }
+
+    async fn ask(&self) -> Liveliness {
         if self.uses.load(Ordering::Acquire) > 0 {
             return Liveliness::Busy;
         }
