@@ -19,7 +19,17 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    #[allow(dead_code, reason = "each program uses a part")]
     pub(crate) fn start(state: &Path, sessions: usize) -> Result<Self> {
+        Self::start_with(state, sessions, &["--python", PYTHON], &[])
+    }
+
+    pub(crate) fn start_with(
+        state: &Path,
+        sessions: usize,
+        args: &[&str],
+        env: &[(&str, &Path)],
+    ) -> Result<Self> {
         let program = std::env::current_exe()?.with_file_name("ringfence");
         if !program.is_file() {
             return Err(format!("build it first: {} is missing", program.display()).into());
@@ -27,7 +37,8 @@ impl Server {
         let most = sessions.to_string();
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error"])
-            .args(["--python", PYTHON])
+            .args(args)
+            .envs(env.iter().copied())
             .args(["--max-sessions", &most, "--state-dir"])
             .arg(state)
             .stdin(Stdio::null())

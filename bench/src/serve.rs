@@ -7,29 +7,15 @@
 mod client;
 mod session;
 
-use client::{Client, PYTHON, Result, Server, quantile};
+use client::{Client, Result, Server, quantile};
 use serde_json::json;
+use session::bare;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const CLIENTS: usize = 8;
-
-fn bare() -> Result<Duration> {
-    let start = Instant::now();
-    let status = Command::new(PYTHON)
-        .args(["-c", "print(1)"])
-        .env_clear()
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .status()?;
-    match status.success() {
-        true => Ok(start.elapsed()),
-        false => Err("python3 failed".into()),
-    }
-}
 
 /// How often eight threads can do it in a second, each `times` times.
 fn per_second(times: usize, work: impl Fn() -> Result<()> + Sync) -> Result<f64> {

@@ -1,8 +1,10 @@
-//! A session's life over HTTP.
+//! A session's life over HTTP, and what it is measured against.
 
 #![allow(dead_code, reason = "each program uses a part")]
 
-use crate::client::{Client, Result, Server};
+use crate::client::{Client, PYTHON, Result, Server};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 impl Client {
     pub(crate) fn create(&mut self) -> Result<String> {
@@ -45,5 +47,20 @@ impl Client {
             *slot = Some(Self::new(server)?);
         }
         slot.as_mut().ok_or_else(|| "no connection".into())
+    }
+}
+
+/// `python3 -c 'print(1)'` with nothing around it.
+pub(crate) fn bare() -> Result<Duration> {
+    let start = Instant::now();
+    let status = Command::new(PYTHON)
+        .args(["-c", "print(1)"])
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()?;
+    match status.success() {
+        true => Ok(start.elapsed()),
+        false => Err("python3 failed".into()),
     }
 }
