@@ -46,7 +46,9 @@ def endpoint(backend: str | None, engine: str | None) -> Endpoint:
     with _lock:
         server = _servers.get((backend, engine))
         if server is None or not server.lives():
-            server = _servers[backend, engine] = _Server(backend, engine)
+            # One that was killed has left sandboxes, which are the next one's.
+            folder = server._folder if server else None
+            server = _servers[backend, engine] = _Server(backend, engine, folder)
         return server.endpoint
 
 
@@ -69,6 +71,12 @@ def program() -> str:
     )
 
 
+def _remove(folder: Path) -> None:
+    """Without its state nobody would find a sandbox again: one that has any stays."""
+    if not any((folder / "state").rglob("sandbox.json")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _sweep() -> None:
     """Removes the folders that killed programs left, once their servers and sandboxes are gone."""
     for path in Path(tempfile.gettempdir()).glob("ringfence-*/socket"):
@@ -80,16 +88,15 @@ def _sweep() -> None:
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.connect(str(path))
         except ConnectionRefusedError:
-            if not any((folder / "state").rglob("sandbox.json")):
-                shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         except OSError:
             pass  # somebody else was quicker
 
 
 class _Server:
-    def __init__(self, backend: str | None, engine: str | None) -> None:
+    def __init__(self, backend: str | None, engine: str | None, folder: Path | None = None) -> None:
         _sweep()
-        self._folder = Path(tempfile.mkdtemp(prefix="ringfence-"))
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="ringfence-"))
         path = self._folder / "socket"
         self.endpoint = Endpoint(socket=str(path))
         command = [program(), "serve", f"--listen=unix:{path}", f"--state-dir={self._folder / 'state'}"]
@@ -113,7 +120,7 @@ class _Server:
                 start_new_session=True,  # a Ctrl-C is for this process
             )
         except OSError as error:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            _remove(self._folder)
             message = f"cannot start {command[0]}: {error.strerror}"
             raise Unavailable(message, code="missing", hint="RINGFENCE_BIN names another") from error
         self._await_listening()
@@ -155,7 +162,7 @@ class _Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        _remove(self._folder)
 
 
 def _end_all() -> None:

@@ -153,7 +153,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
 
 def test_a_server_that_was_killed_is_replaced() -> None:
     first = SyncSandbox()
-    first.python("1")
+    first.python("kept = 1")
     (server,) = (each for each in _server._servers.values() if each.lives())
     os.kill(server._process.pid, signal.SIGKILL)
     server._process.wait()
@@ -161,3 +161,6 @@ def test_a_server_that_was_killed_is_replaced() -> None:
         first.close()
     with SyncSandbox() as second:
         assert second.python("6 * 7").value == "42"
+    # The next one has what the killed one left, and ends it.
+    with SyncSandbox(session=first._session_id, keep=False) as again:
+        assert again.python("kept").value == "1"
