@@ -255,6 +255,48 @@ async fn a_batch_streams_as_it_finishes_or_in_order() -> Outcome {
 }
 
 #[tokio::test]
+async fn two_hundred_snippets_run_as_one_batch() -> Outcome {
+    const COUNT: usize = 200;
+    let server = Server::start(&[])?;
+    // Each looks for what another may have left; some fail in their own ways.
+    let code = |n: usize| match n {
+        50 => "raise SystemExit(7)".to_owned(),
+        100 => "import os; os.kill(os.getpid(), 9)".to_owned(),
+        150 => "while True: pass".to_owned(),
+        n => format!(
+            "import os\nassert not os.path.exists('/tmp/mine')\n\
+             open('/tmp/mine', 'w').close()\nprint({n} * {n})"
+        ),
+    };
+    let runs: Vec<Value> = (0..COUNT)
+        .map(|n| json!({"language": "python", "code": code(n), "timeout_seconds": if n == 150 { 2 } else { 60 }}))
+        .collect();
+    let body = json!({"snippets": runs, "ordered": true});
+    let (status, answer) = server.post("/run/batch", &body).await?;
+    assert_eq!(status, 200, "{answer}");
+    let results = answer["results"].as_array().ok_or("no results")?;
+    assert_eq!(results.len(), COUNT);
+    for (n, result) in results.iter().enumerate() {
+        let exit = match n {
+            50 => 7,
+            100 => 137,
+            150 => 124,
+            _ => 0,
+        };
+        let outcome = &result["outcome"];
+        assert_eq!(
+            (&result["index"], &outcome["exit_code"]),
+            (&json!(n), &json!(exit)),
+            "{result}"
+        );
+        if exit == 0 {
+            assert_eq!(outcome["stdout"], format!("{}\n", n * n), "{result}");
+        }
+    }
+    nothing_is_left(&server).await
+}
+
+#[tokio::test]
 async fn typescript_modules_elements_and_places() -> Outcome {
     let server = Server::start(&[])?;
     let ts = |code: &str| json!({"language": "ts", "code": code});

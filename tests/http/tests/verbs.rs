@@ -9,9 +9,10 @@ use std::process::{Command, Output, Stdio};
 
 /// Where a verb finds its sandboxes.
 struct Place {
-    folder: tempfile::TempDir,
+    /// Before the folder: it ends its sandboxes by what is written there.
     server: Option<Server>,
     key: Option<String>,
+    folder: tempfile::TempDir,
 }
 
 impl Place {
