@@ -196,6 +196,39 @@ async fn a_session_removed_by_one_server_is_gone_for_the_other() -> Outcome {
     Ok(())
 }
 
+/// The connection of a server to a guest lives for a moment longer than that does.
+#[tokio::test]
+async fn who_asks_by_key_never_gets_a_session_that_was_just_killed() -> Outcome {
+    for (place, found) in [("memory", ""), ("disk", "kept")] {
+        let server = Server::start(&["--workspace-in", place])?;
+        let id = server.session_with(&json!({"key": "k"})).await?;
+        for round in 0..10 {
+            let tool = "/sessions/key:k/tools/bash";
+            let command = json!({"command": "cat f; printf kept > f"});
+            let (status, answer) = server.post(tool, &command).await?;
+            assert_eq!(status, 200, "{place} {round}: {answer}");
+            kill(guest(&server.state, &id)?);
+            // Half of them make it first, the other half use it at once.
+            if round % 2 == 0 {
+                let (status, made) = server.post("/sessions", &json!({"key": "k"})).await?;
+                let expected = if found.is_empty() { 201 } else { 200 };
+                assert_eq!(
+                    (status, &made["session_id"]),
+                    (expected, &json!(id)),
+                    "{place} {round}"
+                );
+            }
+            let (status, answer) = server
+                .post(tool, &json!({"command": "cat f 2>/dev/null"}))
+                .await?;
+            assert_eq!(status, 200, "{place} {round}: {answer}");
+            let text = answer["text"].as_str().unwrap_or_default();
+            assert_eq!(text.contains("kept"), !found.is_empty(), "{place}: {text}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn fifty_clients_with_one_key_get_one_sandbox() -> Outcome {
     let server = Server::start(&[])?;

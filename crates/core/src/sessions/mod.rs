@@ -8,6 +8,7 @@ mod clock;
 mod id;
 mod quota;
 mod reaper;
+mod seen;
 mod session;
 mod tools;
 
@@ -135,8 +136,8 @@ impl Sessions {
         for _ in 0..TRIES {
             match self.get(&id).await {
                 // Another server may be making it; it is ready when its guest answers.
-                Ok(session) => match session.guest().await {
-                    Ok(_) => return Ok((session, Found::There)),
+                Ok(session) => match session.confirm().await {
+                    Ok(()) => return Ok((session, Found::There)),
                     // It died and left nothing: its key is free for a new one.
                     Err(_) if session.is_closing() => self.remove(&id).await?,
                     Err(failure) => return Err(failure),

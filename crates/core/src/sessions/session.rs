@@ -2,6 +2,7 @@
 
 use super::clock::{Moment, wall};
 use super::id::SessionId;
+use super::seen::Seen;
 use crate::backend::{Backend, Notes, SandboxInfo, SandboxState};
 use crate::guest::GuestClient;
 use crate::plan::Plan;
@@ -85,6 +86,8 @@ pub struct Session {
     registering: tokio::sync::Mutex<()>,
     /// Somebody here listens for calls of tools.
     listening: AtomicBool,
+    /// What a model has seen of its files, for those who change them: one change at a time.
+    seen: tokio::sync::Mutex<Seen>,
     /// Uses that are under way here.
     uses: AtomicU32,
     closing: watch::Sender<bool>,
@@ -151,6 +154,7 @@ impl Session {
             }),
             registering: tokio::sync::Mutex::new(()),
             listening: AtomicBool::new(false),
+            seen: tokio::sync::Mutex::default(),
             uses: AtomicU32::new(0),
             closing: watch::channel(false).0,
             reached: watch::channel(0).0,
@@ -250,6 +254,10 @@ impl Session {
         self.reached.subscribe()
     }
 
+    pub(crate) async fn seen(&self) -> tokio::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().await
+    }
+
     pub(super) async fn registering(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.registering.lock().await
     }
@@ -279,6 +287,23 @@ impl Session {
         let guest = self.attach(self.reach()).await?;
         *slot = Some(guest.clone());
         Ok(guest)
+    }
+
+    /// Makes sure that it is there. One whose guest was killed looks alive until its connection is
+    /// seen to end, so the guest is asked; one that died with its files is closing afterwards.
+    pub async fn confirm(&self) -> Result<(), Failure> {
+        let until = Instant::now() + PROBE;
+        while Instant::now() < until {
+            let guest = self.guest().await?;
+            match tokio::time::timeout(PROBE, guest.health()).await {
+                // The socket of one that is about to end may still be open.
+                Ok(Err(_)) => *self.guest.lock().await = None,
+                Ok(Ok(_)) | Err(_) => return Ok(()),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // It is slow, or says what no guest of ours says; it is there.
+        Ok(())
     }
 
     /// The way to its guest if that runs: a suspended session stays so.

@@ -180,13 +180,20 @@ impl App {
         id: &str,
         scope: Scope,
     ) -> Answer<Arc<Session>> {
+        let makes = scope >= Scope::Use && caller.only.is_none();
+        let key = id.strip_prefix(KEY).filter(|_| makes);
         let failure = match self.known(caller, id, scope).await {
-            Ok(session) => return Ok(session),
+            Ok(session) if key.is_none() => return Ok(session),
+            // The one of this key may just have been killed.
+            Ok(session) => match session.confirm().await {
+                Err(failure) if session.is_closing() => self.lost(&session, failure),
+                _ => return Ok(session),
+            },
             Err(problem) => problem,
         };
         let missing = failure.failure().code == Code::NotFound;
-        match id.strip_prefix(KEY) {
-            Some(key) if missing && scope >= Scope::Use && caller.only.is_none() => {
+        match key {
+            Some(key) if missing => {
                 let new = Create::with_key(key).resolve(self, caller)?;
                 let begun = Instant::now();
                 let made = self.sessions.create(new).await;
