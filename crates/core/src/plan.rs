@@ -2,6 +2,7 @@
 
 use crate::container::{self, ContainerPlan, Defaults};
 use crate::size::Size;
+use crate::skills;
 use crate::spec::{Access, MountSpec, Network, SandboxSpec, Workspace};
 use ringfence_proto::{Code, Failure};
 use serde::{Deserialize, Serialize};
@@ -237,10 +238,18 @@ pub fn resolve_with(
     defaults: &Limits,
 ) -> Result<Plan, Failure> {
     let limits = limits(&spec, defaults)?;
-    if spec.mounts.len() > MOST_MOUNTS {
+    let mut mounts = spec.mounts;
+    for skill in skills::of_folders(&spec.skills)? {
+        let mount = skill.mount();
+        // What was mounted there by name goes first.
+        if !mounts.iter().any(|given| given.to == mount.to) {
+            mounts.push(mount);
+        }
+    }
+    if mounts.len() > MOST_MOUNTS {
         return Err(Failure::invalid(format!("more than {MOST_MOUNTS} mounts")));
     }
-    for mount in &spec.mounts {
+    for mount in &mounts {
         check_mount(mount, guarantees)?;
     }
     let workdir = spec.workdir.unwrap_or_else(usual_workspace);
@@ -415,7 +424,7 @@ pub fn resolve_with(
         environment: spec.environment,
         workspace,
         workspace_at: workdir,
-        mounts: spec.mounts,
+        mounts,
         etc: None,
         env: spec.env,
         network: spec.network,

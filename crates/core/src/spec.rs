@@ -24,6 +24,10 @@ pub struct SandboxSpec {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub workdir: Option<PathBuf>,
     pub mounts: Vec<MountSpec>,
+    /// Folders of the host that are skills or have skills in them: each is seen read-only at
+    /// `/sandbox/skills/NAME`.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    pub skills: Vec<PathBuf>,
     pub env: BTreeMap<String, String>,
     pub network: Network,
     pub limits: LimitsSpec,

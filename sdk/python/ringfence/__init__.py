@@ -12,7 +12,21 @@ from .errors import (
     Unavailable,
     Unenforceable,
 )
-from .results import Certificate, Edited, Enforced, Entry, Event, Job, Match, Result, Rich, Session, Snippet
+from .results import (
+    Certificate,
+    Edited,
+    Enforced,
+    Entry,
+    Event,
+    Job,
+    Match,
+    Result,
+    Rich,
+    Session,
+    Skill,
+    Skills,
+    Snippet,
+)
 from .sandbox import Sandbox
 from .tools import ToolAnswer
 
@@ -35,6 +49,8 @@ __all__ = [
     "RingfenceError",
     "Sandbox",
     "Session",
+    "Skill",
+    "Skills",
     "Snippet",
     "SyncSandbox",
     "ToolAnswer",

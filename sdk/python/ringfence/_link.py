@@ -37,6 +37,8 @@ class Link:
     :param environment: a packages environment made by ``ringfence env add``
     :param workspace: a folder of the server's host, writable inside as ``/workspace``
     :param mounts: further folders, ``{inside: outside}``; read-only unless ``outside`` ends in ``:rw``
+    :param skills: folders that are skills (each with a ``SKILL.md``) or have skills in them, seen
+        read-only at ``/sandbox/skills/NAME``
     :param prefer: take the nearest limit that can be enforced, instead of failing
     :param timeout: seconds for calls that name none; else the server's default
     :param spec: further fields of the server's ``SandboxSpec``
@@ -56,6 +58,7 @@ class Link:
         environment: str | None = None,
         workspace: str | os.PathLike[str] | None = None,
         mounts: Mapping[str, str] | None = None,
+        skills: Sequence[str | os.PathLike[str]] = (),
         env: Mapping[str, str] | None = None,
         network: Network | None = None,
         memory: str | int | None = None,
@@ -99,6 +102,7 @@ class Link:
                     environment=environment,
                     workspace=_workspace(workspace) if workspace is not None else None,
                     mounts=[_mount(inside, outside) for inside, outside in (mounts or {}).items()] or None,
+                    skills=[str(Path(folder).absolute()) for folder in skills] or None,
                     env=dict(env or {}) or None,
                     network=network,
                     limits=_given(memory=memory, cpus=cpus, pids=pids) or None,

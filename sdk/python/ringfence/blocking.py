@@ -134,6 +134,7 @@ class SyncSandbox(Link):
     restart = _blocks(Sandbox.restart)
     suspend = _blocks(Sandbox.suspend)
     info = _blocks(Sandbox.info)
+    skills = _blocks(Sandbox.skills)
     close = _blocks(Sandbox.close)
     destroy = _blocks(Sandbox.destroy)
 

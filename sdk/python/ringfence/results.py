@@ -333,6 +333,30 @@ class Edited:
 
 
 @dataclass(frozen=True)
+class Skill:
+    """A folder of instructions in the sandbox; ``path`` is its ``SKILL.md`` there."""
+
+    name: str
+    title: str
+    description: str
+    path: str
+
+
+class Skills(tuple[Skill, ...]):
+    """The skills of a sandbox. ``prompt`` tells a model of them; empty where there are none."""
+
+    prompt: str = ""
+
+    @classmethod
+    def of(cls, body: Json) -> Skills:
+        found = cls(
+            Skill(each["name"], each["title"], each["description"], each["path"]) for each in body["skills"]
+        )
+        found.prompt = body["prompt"]
+        return found
+
+
+@dataclass(frozen=True)
 class Enforced:
     """One line of what a sandbox is really held by."""
 

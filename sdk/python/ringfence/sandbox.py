@@ -13,7 +13,7 @@ from ._io import AsyncIo, Io
 from ._link import Link, blob, work
 from .files import Files
 from .processes import Processes
-from .results import Event, Result, Session, Snippet
+from .results import Event, Result, Session, Skills, Snippet
 from .tools import Tools
 
 
@@ -175,6 +175,10 @@ class Sandbox(Link):
     async def info(self) -> Session:
         """What the session is: its id, its terms, and what it is really held by."""
         return Session.of((await self._get("")).json())
+
+    async def skills(self) -> Skills:
+        """The skills that it was given; their ``prompt`` is for a model's instructions."""
+        return Skills.of((await self._get("/skills")).json())
 
     async def close(self) -> None:
         """Ends the sandbox, unless it is one that is kept."""

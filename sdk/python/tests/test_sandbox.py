@@ -223,3 +223,21 @@ def test_tools_are_described_and_called(sandbox: Any) -> None:
         sandbox.tools.call("nothing")
     with pytest.raises(InvalidInput, match="timeout"):
         sandbox.tools.call("shell", {"command": "true", "timeout": -1}, family="axio")
+
+
+def test_skills_are_there_and_cannot_be_changed(make: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "all" / "greet"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: Greet\ndescription: How to <greet>.\n---\nSay hello.\n")
+    sandbox = make(skills=[tmp_path / "all"])
+    found = sandbox.skills()
+    assert [(skill.name, skill.title, skill.description, skill.path) for skill in found] == [
+        ("greet", "Greet", "How to <greet>.", "/sandbox/skills/greet/SKILL.md")
+    ]
+    assert "<description>How to &lt;greet&gt;.</description>" in found.prompt
+    assert sandbox.bash(f"tail -n1 {found[0].path}").stdout == "Say hello.\n"
+    assert not sandbox.bash("echo x >> /sandbox/skills/greet/SKILL.md").ok
+    assert "Say hello." in (folder / "SKILL.md").read_text()
+    assert make().skills().prompt == ""
+    with pytest.raises(NotFound, match="there is no skill in"):
+        make(skills=[tmp_path]).skills()

@@ -6,6 +6,36 @@ use ringfence_docker_tests::{
 use serde_json::{Value, json};
 
 #[tokio::test]
+async fn skills_are_there_and_cannot_be_changed() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let skill = folder.path().join("all/pdf");
+    std::fs::create_dir_all(&skill)?;
+    std::fs::write(skill.join("SKILL.md"), "---\nname: PDF\n---\nRead it.\n")?;
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "of the host")?;
+    std::os::unix::fs::symlink(&secret, skill.join("link"))?;
+    let all = folder.path().join("all").to_string_lossy().into_owned();
+    let server = serve(&["--skills", &all])?;
+    let id = session_of(&server, &json!({})).await?;
+    let read = "tail -n1 /sandbox/skills/pdf/SKILL.md";
+    assert_eq!(shell(&server, &id, read).await?, "Read it.");
+    for command in [
+        "touch /sandbox/skills/pdf/new",
+        "rm /sandbox/skills/pdf/SKILL.md",
+        "cat /sandbox/skills/pdf/link",
+    ] {
+        let done = server.bash(&id, command).await?;
+        assert_ne!(done["return_code"], 0, "{command}: {done}");
+    }
+    // The controls: all of that can be done outside.
+    assert_eq!(std::fs::read_to_string(skill.join("link"))?, "of the host");
+    std::fs::write(skill.join("new"), "")?;
+    let (_, list) = server.get(&format!("/sessions/{id}/skills")).await?;
+    assert_eq!(list["skills"][0]["title"], "PDF", "{list}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn limits_and_places() -> Outcome {
     let server = serve(&[])?;
     let id = session_of(

@@ -3,10 +3,24 @@
 
 use ringfence_http_tests::{Outcome, Server, bearer, key, python, ringfence};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 /// An interpreter that has matplotlib; `./test` installs it.
 const PYTHON: &str = "/usr/bin/python3";
+
+/// A state without a server, whose sandboxes go when this does.
+struct Kept(PathBuf);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new(ringfence())
+            .args(["rm", "--all"])
+            .env("RINGFENCE_STATE_DIR", &self.0)
+            .output();
+    }
+}
 
 async fn client(args: &[&str], state: &Path) -> Outcome<Value> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mcp_client.py");
@@ -96,6 +110,7 @@ async fn a_desktop_agent_has_a_computer_on_stdio() -> Outcome {
     // The sandbox without a name belongs to the process, so the next process has another.
     for (mode, protocol) in [("auto", "2026-07-28"), ("legacy", "2025-11-25")] {
         let state = folder.path().join(mode);
+        let _sandboxes = Kept(state.clone());
         let command = [
             mode,
             "stdio",
@@ -118,8 +133,6 @@ async fn a_desktop_agent_has_a_computer_on_stdio() -> Outcome {
             .filter(|entry| entry.file_name().to_string_lossy().starts_with("sbx-"))
             .count();
         assert_eq!(kept, 2, "{mode}");
-        // Over when its server is.
-        drop(Server::start_on(&state, &[], &[])?);
     }
     Ok(())
 }
@@ -127,9 +140,9 @@ async fn a_desktop_agent_has_a_computer_on_stdio() -> Outcome {
 #[tokio::test]
 async fn agents_have_computers_over_http() -> Outcome {
     let server = Server::start(&["--python", PYTHON])?;
-    let url = format!("{}/mcp", server.url);
+    // Whoever has no key says in the address which sandbox is theirs.
+    let url = format!("{}/mcp?session=me", server.url);
     for (mode, protocol) in [("auto", "2026-07-28"), ("legacy", "2025-11-25")] {
-        // The first one's variables are the second one's: both are nobody in particular.
         check(
             &client(&[mode, "http", &url], &server.state).await?,
             protocol,
@@ -146,6 +159,200 @@ async fn agents_have_computers_over_http() -> Outcome {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_desktop_agent_has_a_computer_of_a_server() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("state");
+    let key = key(&state, "desktop", &[])?;
+    let server = Server::start_on(&state, &["--python", PYTHON], &[])?;
+    let program = ringfence();
+    let program = program.to_str().ok_or("an odd path")?;
+    let elsewhere = folder.path().join("elsewhere");
+    for (mode, protocol) in [("auto", "2026-07-28"), ("legacy", "2025-11-25")] {
+        let command = [
+            mode,
+            "stdio",
+            program,
+            "mcp",
+            "--url",
+            &server.url,
+            "--api-key",
+            &key,
+        ];
+        check(&client(&command, &elsewhere).await?, protocol, false);
+        // Each process has taken its own sandbox along; those with a name are of the key.
+        let (_, all) = server.as_key(&key, "GET", "/sessions", None).await?;
+        let mut names = Vec::new();
+        for session in all["sessions"].as_array().ok_or("no list")? {
+            names.push(session["key"].as_str().unwrap_or_default().to_owned());
+            let id = session["session_id"].as_str().ok_or("no id")?;
+            server
+                .as_key(&key, "DELETE", &format!("/sessions/{id}"), None)
+                .await?;
+        }
+        names.sort();
+        assert_eq!(names, ["named", "other"], "{mode}");
+    }
+    assert!(!elsewhere.exists(), "nothing was made here");
+    // Without the key it is an answer, not the end.
+    let mut talk = Talk::start(&["--url", &server.url])?;
+    let refused = talk.ask("initialize", initialize())?;
+    assert_eq!(
+        refused["error"]["data"]["code"], "unauthenticated",
+        "{refused}"
+    );
+    Ok(())
+}
+
+fn initialize() -> Value {
+    json!({"protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"}})
+}
+
+/// `ringfence mcp`, spoken to line by line.
+struct Talk {
+    child: std::process::Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    asked: u64,
+    _state: tempfile::TempDir,
+}
+
+impl Talk {
+    fn start(args: &[&str]) -> Outcome<Self> {
+        let state = tempfile::tempdir()?;
+        let mut child = std::process::Command::new(ringfence())
+            .arg("mcp")
+            .args(args)
+            .env_remove("RINGFENCE_API_KEY")
+            .env("RINGFENCE_STATE_DIR", state.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let lines = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
+        Ok(Self {
+            child,
+            lines,
+            asked: 0,
+            _state: state,
+        })
+    }
+
+    fn say(&mut self, message: &Value) -> Outcome {
+        let stdin = self.child.stdin.as_mut().ok_or("no stdin")?;
+        Ok(stdin.write_all(format!("{message}\n").as_bytes())?)
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Outcome<Value> {
+        self.asked += 1;
+        let id = self.asked;
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
+        loop {
+            let line = self.lines.next().ok_or("it ended")??;
+            let said: Value = serde_json::from_str(&line)?;
+            if said["id"] == id {
+                return Ok(said);
+            }
+        }
+    }
+
+    fn python(&mut self, code: &str) -> Outcome<Value> {
+        let call = json!({"name": "python", "arguments": {"code": code}});
+        self.ask("tools/call", call)
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn an_environment_that_is_not_there_is_told_at_the_first_call() -> Outcome {
+    let mut talk = Talk::start(&["--env-name", "nope"])?;
+    talk.ask("initialize", initialize())?;
+    talk.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+    let refused = talk.python("1")?;
+    assert_eq!(
+        refused["error"]["message"],
+        "there is no environment `nope`; `ringfence env add nope --packages …` makes it",
+        "{refused}"
+    );
+    Ok(())
+}
+
+/// The sessions of the protocol went with the server; the sandbox did not.
+#[tokio::test]
+async fn a_desktop_agent_finds_a_server_that_was_started_again() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("state");
+    let socket = format!("unix:{}", folder.path().join("socket").display());
+    let start = || Server::start_with(&state, &["--listen", &socket, "--no-auth"], &[]);
+    let mut first = start()?;
+    let mut talk = Talk::start(&["--url", &socket])?;
+    let hello = talk.ask("initialize", initialize())?;
+    assert_eq!(
+        hello["result"]["serverInfo"]["name"], "ringfence",
+        "{hello}"
+    );
+    talk.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+    let done = talk.python("x = 41")?;
+    assert_eq!(done["result"]["isError"], false, "{done}");
+    first.kill()?;
+    let lost = talk.python("x")?;
+    let message = lost["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("cannot reach unix:"), "{lost}");
+    assert!(message.contains("`ringfence serve` starts one"), "{lost}");
+    let _second = start()?;
+    let done = talk.python("x + 1")?;
+    assert_eq!(done["result"]["content"][0]["text"], "[value] 42", "{done}");
+    // What is no message is answered, and the next one is heard.
+    talk.say(&json!("hello"))?;
+    let done = talk.python("x + 2")?;
+    assert_eq!(done["result"]["content"][0]["text"], "[value] 43", "{done}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_has_no_key_names_a_sandbox() -> Outcome {
+    let skills = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../skills");
+    let skills = skills.to_str().ok_or("an odd path")?;
+    let server = Server::start(&["--skills", skills])?;
+    let tools = rpc(&server, None, "/mcp", "tools/list", json!({})).await?;
+    let schema = &tools["result"]["tools"][0]["inputSchema"];
+    assert_eq!(schema["required"], json!(["code", "session"]), "{tools}");
+    let code = json!({"code": "1"});
+    let answer = call(&server, "", "/mcp", "python", code.clone()).await?;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    assert_eq!(
+        answer["result"]["content"][0]["text"],
+        "Error: you have no sandbox of your own here: name one by `session`; or put \
+         ?session=NAME into the address of the server, or use a key"
+    );
+    let (_, none) = server.get("/sessions").await?;
+    assert_eq!(none["sessions"], json!([]));
+    // By the argument, and by the address, which is then not asked for.
+    let named = json!({"code": "x = 41", "session": "mine"});
+    let answer = call(&server, "", "/mcp", "python", named).await?;
+    assert_eq!(answer["result"]["isError"], false, "{answer}");
+    let path = "/mcp?session=mine";
+    let answer = call(&server, "", path, "python", json!({"code": "x + 1"})).await?;
+    assert_eq!(answer["result"]["content"][0]["text"], "[value] 42");
+    let tools = rpc(&server, None, path, "tools/list", json!({})).await?;
+    let schema = &tools["result"]["tools"][0]["inputSchema"];
+    assert_eq!(schema["required"], json!(["code"]), "{tools}");
+    // The model is told of the skills that every sandbox has.
+    let hello = rpc(&server, None, path, "server/discover", json!({})).await?;
+    let told = hello["result"]["instructions"].as_str().unwrap_or_default();
+    let place = "<location>/sandbox/skills/ringfence/SKILL.md</location>";
+    assert!(told.contains(place), "{hello}");
+    let read = json!({"command": "head -c3 /sandbox/skills/ringfence/SKILL.md"});
+    let answer = call(&server, "", path, "bash", read).await?;
+    assert_eq!(answer["result"]["content"][0]["text"], "---");
+    Ok(())
+}
+
 /// One call over HTTP, without a session of the protocol.
 async fn call(
     server: &Server,
@@ -154,22 +361,40 @@ async fn call(
     tool: &str,
     arguments: Value,
 ) -> Outcome<Value> {
+    let params = json!({"name": tool, "arguments": arguments});
+    let key = Some(key).filter(|key| !key.is_empty());
+    rpc(server, key, path, "tools/call", params).await
+}
+
+/// One request of the protocol.
+async fn rpc(
+    server: &Server,
+    key: Option<&str>,
+    path: &str,
+    method: &str,
+    mut params: Value,
+) -> Outcome<Value> {
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     });
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": tool, "arguments": arguments, "_meta": meta}});
-    let answer = bearer(key)?
+    params["_meta"] = meta;
+    let name = params["name"].as_str().map(str::to_owned);
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    let http = match key {
+        Some(key) => bearer(key)?,
+        None => reqwest::Client::new(),
+    };
+    let mut request = http
         .post(format!("{}{path}", server.url))
         .header("accept", "application/json, text/event-stream")
         .header("mcp-protocol-version", "2026-07-28")
-        .header("mcp-method", "tools/call")
-        .header("mcp-name", tool)
-        .json(&body)
-        .send()
-        .await?;
+        .header("mcp-method", method);
+    if let Some(name) = name {
+        request = request.header("mcp-name", name);
+    }
+    let answer = request.json(&body).send().await?;
     let status = answer.status();
     let text = answer.text().await?;
     let data = text.lines().filter_map(|line| line.strip_prefix("data:"));

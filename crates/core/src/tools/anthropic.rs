@@ -5,7 +5,7 @@ use super::{Answer, Args, BadArgument, Done, Effect, Param, Runner, Tool};
 use crate::blocks::{self, Asked, BadInput, EditorCall, Text};
 use crate::sessions::MAIN;
 use crate::work::Work;
-use ringfence_proto::{Code, Command, ExecRequest, Failure, RunRequest};
+use ringfence_proto::{Command, ExecRequest, RunRequest};
 use std::time::Duration;
 
 /// How long a call may run.
@@ -19,7 +19,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Files written to the working folder are listed in the answer. There is no network by \
             default, and a call may take 30 seconds. Example: {\"code\": \"x = 2\\nx + 2\"}",
         params: &[Param::text("code", "The Python source.")],
-        effect: Effect::Changes,
+        effect: Effect::Runs,
         run: |on, args| Box::pin(code(on, args)),
     },
     Tool {
@@ -29,7 +29,7 @@ pub(super) static TOOLS: &[Tool] = &[
             seconds; then everything it started is ended. \
             Example: {\"command\": \"grep -rn TODO src | head\"}",
         params: &[Param::text("command", "What bash runs.")],
-        effect: Effect::Changes,
+        effect: Effect::Runs,
         run: |on, args| Box::pin(bash(on, args)),
     },
     Tool {
@@ -123,11 +123,7 @@ async fn editor(on: &dyn Runner, args: Args) -> Done {
         kind: bad.kind,
     })?;
     let guest = on.session().guest().await?;
-    let done = tokio::time::timeout(TIMEOUT, call.run(&guest, asked(on).output)).await;
-    let content = done.map_err(|_| {
-        let message = format!("the editor timed out after {} s", TIMEOUT.as_secs());
-        Failure::new(Code::DeadlineExceeded, message)
-    })??;
+    let content = call.run(&guest, asked(on).output).await?;
     let is_error = content["type"]
         .as_str()
         .is_some_and(|kind| kind.ends_with("_error"));

@@ -40,7 +40,7 @@ pub(super) static TOOLS: &[Tool] = &[
             CWD,
             STDIN,
         ],
-        effect: Effect::Changes,
+        effect: Effect::Runs,
         run: |on, args| Box::pin(shell(on, args)),
     },
     Tool {
@@ -105,7 +105,7 @@ pub(super) static TOOLS: &[Tool] = &[
             TIMEOUT,
             STDIN,
         ],
-        effect: Effect::Changes,
+        effect: Effect::Runs,
         run: |on, args| Box::pin(run_python(on, args)),
     },
     Tool {

@@ -6,6 +6,7 @@ use super::files::{absolute, at, name, quoted};
 use super::shown::shell_status;
 use super::{Answer, Args, BadArgument, Done, Effect, Param, Runner, Tool, told};
 use crate::work::Work;
+use bytes::Bytes;
 use ringfence_proto::{
     Cause, Code, Command, Entry, ExecRequest, ExecResult, Failure, FileKind, ListResult, PathQuery,
     ReadQuery, WriteQuery,
@@ -128,7 +129,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::text("command", "What `sh -c` runs."),
             Param::integer("timeout", (1, 86_400), "Seconds that it may take.").or_integer(120),
         ],
-        effect: Effect::Changes,
+        effect: Effect::Runs,
         run: |on, args| Box::pin(execute(on, args)),
     },
 ];
@@ -190,8 +191,8 @@ async fn ls(on: &dyn Runner, args: Args) -> Done {
     Ok(Answer::text(text))
 }
 
-/// A whole text file; an error in the toolset's words where there is none.
-async fn text_of(on: &dyn Runner, path: &str) -> Result<Result<String, NoText>, Failure> {
+/// A whole text file, as it is and as text; an error in the toolset's words where there is none.
+async fn text_of(on: &dyn Runner, path: &str) -> Result<Result<(Bytes, String), NoText>, Failure> {
     let path = absolute(path);
     let query = ReadQuery {
         root: "/".to_owned(),
@@ -216,7 +217,10 @@ async fn text_of(on: &dyn Runner, path: &str) -> Result<Result<String, NoText>, 
     let text = String::from_utf8_lossy(&bytes);
     let odd = text.matches('\u{fffd}').count();
     match odd < (text.chars().count() / 100).max(2) {
-        true => Ok(Ok(text.into_owned())),
+        true => {
+            let text = text.into_owned();
+            Ok(Ok((bytes, text)))
+        }
         false => Ok(Err(NoText::Binary)),
     }
 }
@@ -229,8 +233,9 @@ enum NoText {
 
 async fn read_file(on: &dyn Runner, args: Args) -> Done {
     let path = args.text("path");
-    let text = match text_of(on, path).await? {
-        Ok(text) => text,
+    let mut seen = on.session().seen().await;
+    let (bytes, text) = match text_of(on, path).await? {
+        Ok(found) => found,
         Err(NoText::Missing) => {
             return Ok(Answer::error(format!("Error: File '{path}' not found")));
         }
@@ -246,6 +251,7 @@ async fn read_file(on: &dyn Runner, args: Args) -> Done {
             lines.len()
         )));
     }
+    seen.note(path, &bytes);
     let end = start.saturating_add(usize::try_from(limit).unwrap_or(usize::MAX));
     let end = end.min(lines.len());
     let numbered: Vec<String> = (start..end)
@@ -281,16 +287,23 @@ async fn write(
 
 async fn write_file(on: &dyn Runner, args: Args) -> Done {
     let (path, content) = (args.text("path"), args.text("content"));
+    let mut seen = on.session().seen().await;
     Ok(match write(on, path, content.to_owned()).await? {
-        Ok(()) => Answer::text(format!("Wrote {} lines to {path}", lines(content).len())),
+        Ok(()) => {
+            seen.note(path, content.as_bytes());
+            Answer::text(format!("Wrote {} lines to {path}", lines(content).len()))
+        }
         Err(why) => Answer::error(why),
     })
 }
 
 async fn edit_file(on: &dyn Runner, args: Args) -> Done {
     let path = args.text("path");
-    let text = match text_of(on, path).await? {
-        Ok(text) => text,
+    // Two edits at a time would lose one of them.
+    let mut seen = on.session().seen().await;
+    let (bytes, text) = match text_of(on, path).await? {
+        Ok(found) => found,
+        Err(NoText::Missing) if seen.is_other(path, b"") => return Ok(stale(path)),
         Err(NoText::Missing) => {
             return Ok(Answer::error(format!("Error: File '{path}' not found")));
         }
@@ -299,6 +312,9 @@ async fn edit_file(on: &dyn Runner, args: Args) -> Done {
             return Ok(Answer::error(format!("Error: Failed to edit file: {why}")));
         }
     };
+    if seen.is_other(path, &bytes) {
+        return Ok(stale(path));
+    }
     let (old, new) = (args.text("old_string"), args.text("new_string"));
     let all = args.flag("replace_all");
     let found = text.matches(old).count();
@@ -312,10 +328,22 @@ async fn edit_file(on: &dyn Runner, args: Args) -> Done {
              provide more context."
         )));
     }
-    Ok(match write(on, path, text.replace(old, new)).await? {
-        Ok(()) => Answer::text(format!("Edited {path}: replaced {found} occurrence(s)")),
+    let text = text.replace(old, new);
+    Ok(match write(on, path, text.clone()).await? {
+        Ok(()) => {
+            seen.note(path, text.as_bytes());
+            Answer::text(format!("Edited {path}: replaced {found} occurrence(s)"))
+        }
         Err(why) => Answer::error(why),
     })
+}
+
+/// A file is not what the model has seen.
+fn stale(path: &str) -> Answer {
+    Answer::error(format!(
+        "Error: '{path}' changed since you last read it. Read it again before editing so your \
+         change applies to the current contents."
+    ))
 }
 
 async fn run(

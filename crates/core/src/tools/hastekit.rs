@@ -41,7 +41,7 @@ pub(super) static TOOLS: &[Tool] = &[
             )
             .or(WORKSPACE),
         ],
-        effect: Effect::Changes,
+        effect: Effect::Runs,
         run: |on, args| Box::pin(execute(on, args)),
     },
     Tool {

@@ -14,6 +14,7 @@ mod shown;
 
 pub use args::{Args, BadArgument, Param, Unknown};
 
+use crate::blocks::Tool as Block;
 use crate::sessions::Session;
 use crate::snippet::{Outcome, Snippet};
 use crate::work::Work;
@@ -22,6 +23,7 @@ use futures_util::future::BoxFuture;
 use ringfence_proto::{Code, ExecResult, Failure, JobInfo};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
 /// A tool of a family.
 #[derive(Debug)]
@@ -34,12 +36,18 @@ pub struct Tool {
     run: Run,
 }
 
-/// Whether a call can change anything.
+/// What a call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
     Reads,
     Changes,
+    /// It runs something, for as long as its own timeout says.
+    Runs,
 }
+
+/// How long a call may take that runs nothing. A sandbox that is stopped or taken over may never
+/// answer, and a search may be too large.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 type Run = for<'a> fn(&'a dyn Runner, Args) -> BoxFuture<'a, Done>;
 type Done = Result<Answer, Refusal>;
@@ -267,7 +275,32 @@ impl Family {
     /// Calls a tool of this family.
     pub async fn call(self, tool: &Tool, on: &dyn Runner, given: Map<String, Value>) -> Done {
         let args = Args::check(tool.params, self.unknown(), given)?;
-        (tool.run)(on, args).await
+        let done = (tool.run)(on, args);
+        if tool.effect == Effect::Runs {
+            return done.await;
+        }
+        match tokio::time::timeout(PATIENCE, done).await {
+            Ok(Err(Refusal::Failure(failure))) if failure.code == Code::DeadlineExceeded => {
+                Ok(self.late(tool))
+            }
+            Ok(done) => done,
+            Err(_) => Ok(self.late(tool)),
+        }
+    }
+
+    /// The answer of a call that was given up.
+    fn late(self, tool: &Tool) -> Answer {
+        let message = format!(
+            "{} was given up: the sandbox did not answer in time; ask for less at once, or try again",
+            tool.name
+        );
+        match self {
+            Self::Anthropic => Answer {
+                is_error: true,
+                ..Answer::data(Block::TextEditor.error("execution_time_exceeded", &message))
+            },
+            _ => Answer::error(format!("Error: {message}")),
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) static TOOLS: &[Tool] = &[Tool {
         .optional(),
         Param::text("workspace_root", "A folder of the host, seen at /work.").optional(),
     ],
-    effect: Effect::Changes,
+    effect: Effect::Runs,
     run: |on, args| Box::pin(run_code(on, args)),
 }];
 

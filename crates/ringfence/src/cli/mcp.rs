@@ -1,14 +1,16 @@
 //! `ringfence mcp`: tools for a desktop agent, on standard input and output.
 
 mod install;
+mod relay;
 
-use crate::client::Local;
+use crate::client::{Client, Local};
 use crate::mcp::{Server, Side};
 use clap::{Args, Subcommand};
 use ringfence_core::plan::random_hex;
 use ringfence_core::tools::Family;
 use ringfence_core::{Code, Failure, SessionId};
 use rmcp::ServiceExt as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::SignalKind;
 use tokio::time::MissedTickBehavior;
@@ -18,6 +20,10 @@ Examples:
   ringfence mcp install claude-desktop      adds Ringfence to Claude Desktop
   ringfence mcp install --all --dry-run     shows what would be written for every client that is here
   ringfence mcp --session research          the same sandbox every time
+  ringfence mcp --env-name data             with the packages of `ringfence env add data`
+  ringfence mcp --skills ./skills           with skills, which the client is told of
+  ringfence mcp --url https://sandboxes.example    sandboxes of a server, for clients that only
+                                            know standard input and output
 
 A client starts `ringfence mcp` and talks to it on standard input and output. Over HTTP the same
 tools are at /mcp of `ringfence serve`.";
@@ -37,6 +43,22 @@ pub(crate) struct Mcp {
     /// one of its own, which ends with it
     #[arg(long, value_name = "NAME")]
     session: Option<String>,
+
+    /// A packages environment made by `ringfence env add`, for every sandbox
+    #[arg(long, value_name = "NAME", conflicts_with = "url")]
+    env_name: Option<String>,
+
+    /// A folder that is a skill (with a SKILL.md) or has skills in it, for every sandbox
+    #[arg(long, value_name = "FOLDER", conflicts_with = "url")]
+    skills: Vec<PathBuf>,
+
+    /// A running server that has the sandboxes, http://HOST:PORT, https://… or unix:PATH
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+
+    /// A key of that server; RINGFENCE_API_KEY is better, as a command line is for all to see
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -49,13 +71,30 @@ impl Mcp {
         if let Some(Action::Install(install)) = self.action {
             return install.main();
         }
+        let named = self.url.or_else(crate::settings::server_url);
+        let server = match &named {
+            Some(url) => {
+                let key = self.api_key.or_else(crate::settings::api_key);
+                Some(Client::at(url, key)?)
+            }
+            None => None,
+        };
         // What makes sandboxes is started while there is one thread.
-        let local = Local::prepare()?;
+        let local = match &server {
+            Some(_) => None,
+            None => Some(Local::prepare_with(self.skills, self.env_name)?),
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .map_err(|e| Failure::io("cannot start", &e))?;
-        let served = runtime.block_on(serve(local, self.family, self.session));
+        let served = runtime.block_on(async {
+            match (server, local) {
+                (Some(server), _) => relay::relay(server, self.family, self.session).await,
+                (None, Some(local)) => serve(local, self.family, self.session).await,
+                (None, None) => Err(Failure::new(Code::Internal, "there is no server")),
+            }
+        });
         // A thread that still reads standard input must not keep us.
         runtime.shutdown_background();
         served.map(|()| ExitCode::SUCCESS)
@@ -64,10 +103,7 @@ impl Mcp {
 
 async fn serve(local: Local, family: Family, session: Option<String>) -> Result<(), Failure> {
     let app = local.app().await?;
-    let own = match &session {
-        Some(name) => name.clone(),
-        None => format!("mcp-{}", random_hex::<8>()?),
-    };
+    let own = own(session.as_deref())?;
     let mut terminate = super::serve::on(SignalKind::terminate())?;
     let mut interrupt = super::serve::on(SignalKind::interrupt())?;
     let sessions = app.sessions.clone();
@@ -102,6 +138,14 @@ async fn serve(local: Local, family: Family, session: Option<String>) -> Result<
         app.sessions.remove(&SessionId::of_key(None, &own)).await?;
     }
     served
+}
+
+/// The key of the sandbox of calls that name none.
+fn own(session: Option<&str>) -> Result<String, Failure> {
+    match session {
+        Some(name) => Ok(name.to_owned()),
+        None => Ok(format!("mcp-{}", random_hex::<8>()?)),
+    }
 }
 
 fn broken() -> Failure {

@@ -17,6 +17,7 @@ mod progress;
 mod run;
 mod serve;
 mod session;
+mod skills;
 mod terminal;
 mod tools;
 mod translate;
@@ -68,6 +69,7 @@ enum Verb {
     Key(key::Key),
     Mcp(mcp::Mcp),
     Tools(tools::Tools),
+    Skills(skills::Skills),
     Languages(languages::Languages),
     Gc(gc::Gc),
     Completions(completions::Completions),
@@ -126,6 +128,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Key(key) => key.main(),
         Verb::Mcp(mcp) => mcp.main(),
         Verb::Tools(tools) => tools.main(),
+        Verb::Skills(skills) => skills.main(),
         Verb::Languages(languages) => languages.main(),
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),

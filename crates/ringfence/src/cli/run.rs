@@ -171,6 +171,11 @@ pub(crate) struct Run {
     #[arg(short, long, value_name = "MOUNT", help_heading = "Files")]
     mount: Vec<String>,
 
+    /// A folder that is a skill (with a SKILL.md) or has skills in it, seen read-only at
+    /// /sandbox/skills/NAME
+    #[arg(long, value_name = "FOLDER", help_heading = "Files")]
+    skills: Vec<PathBuf>,
+
     /// A folder with a whole root file system, in place of the host's
     #[arg(long, value_name = "FOLDER", help_heading = "Files")]
     rootfs: Option<PathBuf>,
@@ -540,6 +545,9 @@ impl Run {
                 to: to.into(),
                 access,
             });
+        }
+        for folder in &self.skills {
+            spec.skills.push(absolute(folder)?);
         }
         for text in &self.env {
             let (name, value) = text.split_once('=').ok_or_else(|| {

@@ -1,11 +1,13 @@
 //! A server inside this process: the same routes over the same state, for one command. What it
 //! makes stays there for the next one.
 
-use crate::config::{Auth, Config, ConfigArgs};
+use crate::config::{AllowedMount, Auth, Config, ConfigArgs};
 use crate::http::{self, App, Gate};
 use axum::Router;
 use ringfence_core::sessions::Quotas;
-use ringfence_core::{Backend, Failure, Sessions};
+use ringfence_core::spec::Access;
+use ringfence_core::{Backend, Failure, Sessions, skills};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +24,29 @@ pub(crate) struct Local {
 impl Local {
     /// To be called while there is one thread.
     pub(crate) fn prepare() -> Result<Self, Failure> {
+        Self::prepare_with(Vec::new(), None)
+    }
+
+    /// With more skills for every sandbox than the settings name, and with other packages.
+    pub(crate) fn prepare_with(
+        skills: Vec<PathBuf>,
+        environment: Option<String>,
+    ) -> Result<Self, Failure> {
         let mut config = ConfigArgs::default().load()?.config;
+        if environment.is_some() {
+            config.sandbox.python = None;
+            config.sandbox.env_name = environment;
+        }
+        config.sandbox.skills.extend(skills);
+        skills::of_folders(&config.sandbox.skills)?;
         // Nobody else gets here, so there is nobody to keep out.
         config.auth = Auth::Off;
         config.keep = true;
+        // Who types a command may give what they may read.
+        config.policy.mounts.push(AllowedMount {
+            path: "/".into(),
+            access: Access::ReadOnly,
+        });
         let sessions = &mut config.sessions;
         sessions.idle_timeout = sessions.idle_timeout.max(IDLE);
         sessions.max_lifetime = sessions.max_lifetime.max(LIFETIME);

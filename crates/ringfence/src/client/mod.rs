@@ -40,6 +40,10 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
+    pub(crate) fn is_remote(&self) -> bool {
+        self.url.is_some() || crate::settings::server_url().is_some()
+    }
+
     /// Does something with the server that is named, or with one of our own.
     pub(crate) fn with<T, F: Future<Output = Result<T, Failure>>>(
         &self,
@@ -125,6 +129,12 @@ struct Problem {
 }
 
 impl Client {
+    /// Of a server that runs.
+    pub(crate) fn at(url: &str, key: Option<String>) -> Result<Self, Failure> {
+        let place = Place::parse(url)?;
+        Ok(Self { place, key })
+    }
+
     fn lost(&self, what: &str, error: impl std::fmt::Display) -> Failure {
         let message = format!("cannot talk to {}: {what}", self.place);
         Failure::new(Code::Unavailable, message).detail(error)
@@ -156,6 +166,23 @@ impl Client {
         headers: &[(header::HeaderName, &str)],
         body: Body,
     ) -> Result<Response<Incoming>, Failure> {
+        let answer = self.exchange(method, path, headers, body).await?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let bytes = self.bytes(answer).await?;
+        Err(failure(status, &bytes))
+    }
+
+    /// The same for who looks at the status. The connection ends when the answer is dropped.
+    pub(crate) async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(header::HeaderName, &str)],
+        body: Body,
+    ) -> Result<Response<Incoming>, Failure> {
         let mut request = self.request(method, path);
         for (name, value) in headers {
             request = request.header(name, *value);
@@ -169,16 +196,8 @@ impl Client {
                 .map_err(|e| self.lost("no HTTP", e))?;
         // Its end is seen by the answer.
         tokio::spawn(connection);
-        let answer = sender
-            .send_request(request)
-            .await
-            .map_err(|e| self.lost("no answer", e))?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        let status = answer.status();
-        let bytes = self.bytes(answer).await?;
-        Err(failure(status, &bytes))
+        let answer = sender.send_request(request).await;
+        answer.map_err(|e| self.lost("no answer", e))
     }
 
     pub(crate) async fn bytes(&self, answer: Response<Incoming>) -> Result<Bytes, Failure> {
@@ -232,7 +251,7 @@ impl Client {
 }
 
 /// What an answer that is a failure says.
-fn failure(status: StatusCode, body: &[u8]) -> Failure {
+pub(crate) fn failure(status: StatusCode, body: &[u8]) -> Failure {
     let Ok(problem) = serde_json::from_slice::<Problem>(body) else {
         let shown: String = String::from_utf8_lossy(body).chars().take(1000).collect();
         let message = format!("the server answered {status}");

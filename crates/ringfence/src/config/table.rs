@@ -129,6 +129,9 @@ settings! {
             check |name: &Option<String>| name.as_deref().is_none_or(is_environment)
                 => "the name of an environment, or none";
 
+        /// Folders that are skills (each with a SKILL.md) or have skills in them, for every session
+        skills: Vec<PathBuf> = Vec::new(), "skills" "FOLDER";
+
         /// Where the files of a session lie
         workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
     }

@@ -25,6 +25,7 @@ mod run;
 mod seen;
 mod serve;
 mod sessions;
+mod skills;
 mod snippets;
 mod state;
 mod strict;
@@ -43,8 +44,9 @@ pub(crate) use openapi::text as description;
 pub(crate) use presence::Presence;
 pub(crate) use seen::{reaped, start as start_metrics};
 pub(crate) use serve::{Listener, serve};
+pub(crate) use skills::SkillList;
 pub(crate) use state::{App, Caller, Scope};
-pub(crate) use toolbox::{FamilyQuery, SessionRunner, unknown as unknown_tool};
+pub(crate) use toolbox::{SessionRunner, family as named_family, unknown as unknown_tool};
 pub(crate) use traces::{TARGET as TRACE, Traces};
 pub(crate) use watched::Watched;
 
@@ -84,6 +86,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(tools::register))
         .routes(routes!(toolbox::list))
         .routes(routes!(toolbox::call))
+        .routes(routes!(skills::all))
+        .routes(routes!(skills::of_session))
         .routes(routes!(
             files::upload::upload,
             files::download::download,

@@ -7,8 +7,9 @@ use ringfence_core::spec::{Access, Network, SandboxSpec, Workspace};
 use ringfence_core::{Code, Failure};
 use std::path::{Path, PathBuf};
 
-/// Refuses what the server's policy does not allow. Paths are resolved here, once.
-pub(crate) fn apply(policy: &Policy, spec: &mut SandboxSpec) -> Answer<()> {
+/// Refuses what the server's policy does not allow. Paths are resolved here, once. Skills that
+/// every session gets may be asked for by anybody.
+pub(crate) fn apply(policy: &Policy, skills: &[PathBuf], spec: &mut SandboxSpec) -> Answer<()> {
     if spec.network == Network::Host && !policy.host_network {
         return Err(refused("the host's network", "policy.host_network").into());
     }
@@ -34,6 +35,11 @@ pub(crate) fn apply(policy: &Policy, spec: &mut SandboxSpec) -> Answer<()> {
     }
     for mount in &mut spec.mounts {
         mount.from = folder(policy, &mount.from, mount.access)?;
+    }
+    for path in &mut spec.skills {
+        if !skills.contains(path) {
+            *path = folder(policy, path, Access::ReadOnly)?;
+        }
     }
     Ok(())
 }

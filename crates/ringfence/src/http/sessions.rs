@@ -131,7 +131,9 @@ impl App {
     /// What was asked, within the server's policy, with the server's defaults.
     pub(super) fn spec(&self, mut spec: SandboxSpec) -> Answer<SandboxSpec> {
         use crate::config::WorkspaceChoice;
-        super::policy::apply(&self.config.policy, &mut spec)?;
+        let skills = &self.config.sandbox.skills;
+        super::policy::apply(&self.config.policy, skills, &mut spec)?;
+        spec.skills.extend(skills.iter().cloned());
         spec.prefer |= self.config.limits.prefer;
         if spec.workspace == Workspace::Fresh {
             spec.workspace = match self.config.sandbox.workspace {

@@ -92,11 +92,15 @@ pub(crate) enum SnippetEventName {
 impl App {
     /// A snippet that was checked, within the server's policy and with its defaults.
     fn program(&self, snippet: Snippet) -> Answer<Program> {
-        let base = self.spec(SandboxSpec::default())?;
+        let base = SandboxSpec {
+            // Skills are for agents, which have sessions.
+            skills: Vec::new(),
+            ..self.spec(SandboxSpec::default())?
+        };
         let mut program = Program::new(snippet, base)?;
         // The interpreter and the environment are the server's own, and not looked at again.
         let own = (program.spec.python.take(), program.spec.environment.take());
-        super::policy::apply(&self.config.policy, &mut program.spec)?;
+        super::policy::apply(&self.config.policy, &[], &mut program.spec)?;
         (program.spec.python, program.spec.environment) = own;
         Ok(program)
     }

@@ -59,12 +59,13 @@ pub(crate) struct ToolAnswer {
 }
 
 impl FamilyQuery {
-    pub(crate) fn family(&self) -> Answer<Family> {
+    fn family(&self) -> Answer<Family> {
         family(self.family.as_deref())
     }
 }
 
-fn family(name: Option<&str>) -> Answer<Family> {
+/// The family of this name.
+pub(crate) fn family(name: Option<&str>) -> Answer<Family> {
     let Some(name) = name else {
         return Ok(Family::default());
     };

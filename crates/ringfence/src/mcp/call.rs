@@ -60,13 +60,12 @@ impl Server {
     pub(super) async fn call(
         &self,
         caller: &Caller,
-        session: &str,
+        id: &str,
         (family, tool): (Family, &Tool),
         arguments: JsonObject,
         watch: Watch,
     ) -> Result<Answer, Refusal> {
-        let id = self.session(session);
-        let session = self.app.session(caller, &id, Scope::Use).await;
+        let session = self.app.session(caller, id, Scope::Use).await;
         let session = session.map_err(|problem| problem.failure().clone())?;
         let _use = session.begin();
         let runner = SessionRunner::killing(&self.app, &session, caller);

@@ -8,11 +8,11 @@ mod web;
 
 pub(crate) use web::service;
 
-use crate::http::{App, Caller, FamilyQuery};
+use crate::http::{App, Caller, named_family};
 use call::Watch;
 use http::request::Parts;
 use ringfence_core::tools::{Answer, Content, Family, Refusal, Tool};
-use ringfence_core::{Code, Failure};
+use ringfence_core::{Code, Failure, skills};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode,
     Implementation, JsonObject, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
@@ -21,18 +21,20 @@ use rmcp::model::{
 };
 use rmcp::service::{RequestContext, RoleServer};
 use rmcp::{ErrorData, ServerHandler};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// The argument that every tool has besides its own.
 const SESSION: &str = "session";
 
-/// The sandbox of callers that name none.
+/// What a caller calls its own sandbox.
 const DEFAULT: &str = "default";
 
 const INSTRUCTIONS: &str = "\
 Each sandbox is a Linux computer of its own: files below /workspace stay, Python variables stay, \
 and nothing outside can be reached. Leave out `session` to use your own sandbox; give it a name to \
-use several, or to find the same one again later.";
+use several, or to find the same one again later. Where `session` is required you have none of \
+your own: choose a name that nobody else would, and keep to it.";
 
 /// Serves one connection, or one request.
 #[derive(Clone)]
@@ -44,10 +46,28 @@ pub(crate) struct Server {
 /// Who is on the other side.
 #[derive(Clone)]
 pub(crate) enum Side {
-    /// Whoever the request's key says, with the family that its query names.
+    /// Whoever the request's key says, with what its query says.
     Request,
     /// The client of this process; `own` is the key of the sandbox that it gets without asking.
     Process { family: Family, own: String },
+}
+
+/// What an address may say: `/mcp?family=axio&session=work`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Asked {
+    family: Option<String>,
+    /// The sandbox of calls that name none.
+    session: Option<String>,
+}
+
+/// Whose tools are asked for, and which sandbox is theirs.
+struct Client {
+    caller: Caller,
+    family: Family,
+    /// What the HTTP API calls the sandbox of calls that name none. Those who share nothing with
+    /// each other but that they have no key have none.
+    own: Option<String>,
 }
 
 impl Server {
@@ -55,50 +75,51 @@ impl Server {
         Self { app, side }
     }
 
-    fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
-        match &self.side {
-            Side::Process { .. } => Ok(Caller::anybody()),
-            Side::Request => {
-                let parts = context.extensions.get::<Parts>();
-                let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
-                caller.cloned().ok_or_else(|| {
-                    refused(Failure::new(Code::Unauthenticated, "who asks is not known"))
-                })
-            }
+    fn client(&self, context: &RequestContext<RoleServer>) -> Result<Client, ErrorData> {
+        if let Side::Process { family, own } = &self.side {
+            return Ok(Client {
+                caller: Caller::anybody(),
+                family: *family,
+                own: Some(format!("key:{own}")),
+            });
         }
-    }
-
-    fn family(&self, context: &RequestContext<RoleServer>) -> Result<Family, ErrorData> {
-        if let Side::Process { family, .. } = &self.side {
-            return Ok(*family);
-        }
-        let query = context
-            .extensions
-            .get::<Parts>()
-            .and_then(|parts| parts.uri.query());
-        let asked: FamilyQuery = serde_urlencoded::from_str(query.unwrap_or_default())
+        let parts = context.extensions.get::<Parts>();
+        let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
+        let caller = caller
+            .cloned()
+            .ok_or_else(|| refused(Failure::new(Code::Unauthenticated, "who asks is not known")))?;
+        let query = parts.and_then(|parts| parts.uri.query());
+        let asked: Asked = serde_urlencoded::from_str(query.unwrap_or_default())
             .map_err(|e| refused(Failure::invalid("cannot read the query").detail(e)))?;
-        asked
-            .family()
-            .map_err(|problem| refused(problem.failure().clone()))
+        let family = named_family(asked.family.as_deref())
+            .map_err(|problem| refused(problem.failure().clone()))?;
+        let own = match asked.session.filter(|name| !name.is_empty()) {
+            Some(name) => Some(session_of(&name)),
+            None => caller.owner.is_some().then(|| format!("key:{DEFAULT}")),
+        };
+        Ok(Client {
+            caller,
+            family,
+            own,
+        })
     }
 
-    /// What the HTTP API calls the session of this name. An id is as good as a name.
-    fn session(&self, name: &str) -> String {
-        match (name, &self.side) {
-            (DEFAULT, Side::Process { own, .. }) => format!("key:{own}"),
-            (id, _) if ringfence_core::SessionId::try_from(id.to_owned()).is_ok() => id.to_owned(),
-            (name, _) => format!("key:{name}"),
-        }
-    }
-
-    fn definition(family: Family, tool: &Tool) -> Definition {
-        let mut schema = tool.schema(family);
+    fn definition(client: &Client, tool: &Tool) -> Definition {
+        let mut schema = tool.schema(client.family);
+        let absent = match client.own {
+            Some(_) => " Your own one when absent.",
+            None => "",
+        };
         schema["properties"][SESSION] = json!({
             "type": "string",
-            "description": "The name of the sandbox; the same name is the same sandbox. Your own \
-                one when absent.",
+            "description": format!("The name of the sandbox; the same name is the same sandbox.{absent}"),
         });
+        if client.own.is_none() {
+            match &mut schema["required"] {
+                Value::Array(names) => names.push(json!(SESSION)),
+                none => *none = json!([SESSION]),
+            }
+        }
         let schema = match schema {
             Value::Object(schema) => schema,
             _ => JsonObject::new(),
@@ -107,6 +128,28 @@ impl Server {
             .read_only(tool.is_read_only())
             .open_world(false);
         Definition::new(tool.name, tool.about, schema).with_annotations(hints)
+    }
+}
+
+impl Client {
+    /// What the HTTP API calls the sandbox of this name; of the client's own one without a name.
+    fn session(&self, name: Option<&str>) -> Result<String, Failure> {
+        match name {
+            None => self.own.clone().ok_or_else(|| {
+                Failure::invalid("you have no sandbox of your own here: name one by `session`")
+                    .hint("or put ?session=NAME into the address of the server, or use a key")
+            }),
+            Some(DEFAULT) if self.own.is_some() => self.session(None),
+            Some(name) => Ok(session_of(name)),
+        }
+    }
+}
+
+/// What the HTTP API calls the session of this name. An id is as good as a name.
+fn session_of(name: &str) -> String {
+    match ringfence_core::SessionId::try_from(name.to_owned()) {
+        Ok(_) => name.to_owned(),
+        Err(_) => format!("key:{name}"),
     }
 }
 
@@ -141,9 +184,15 @@ impl ServerHandler for Server {
             .enable_resources()
             .build();
         let about = Implementation::new("ringfence", env!("CARGO_PKG_VERSION"));
+        // What can't be read is told by whoever makes the sandbox.
+        let found = skills::of_folders(&self.app.config.sandbox.skills).unwrap_or_default();
+        let instructions = match skills::prompt(&found) {
+            none if none.is_empty() => INSTRUCTIONS.to_owned(),
+            list => format!("{INSTRUCTIONS}\n\n{list}"),
+        };
         ServerConfig::new(capabilities)
             .with_server_info(about)
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(instructions)
     }
 
     async fn list_tools(
@@ -151,9 +200,9 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let family = self.family(&context)?;
-        let tools = family.tools().iter();
-        let tools = tools.map(|tool| Self::definition(family, tool)).collect();
+        let client = self.client(&context)?;
+        let tools = client.family.tools().iter();
+        let tools = tools.map(|tool| Self::definition(&client, tool)).collect();
         Ok(ListToolsResult::with_all_items(tools))
     }
 
@@ -162,7 +211,8 @@ impl ServerHandler for Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let family = self.family(&context)?;
+        let client = self.client(&context)?;
+        let family = client.family;
         let tool = family.tool(&request.name).ok_or_else(|| {
             let failure = crate::http::unknown_tool(family, &request.name);
             refused(Failure {
@@ -170,18 +220,25 @@ impl ServerHandler for Server {
                 ..failure
             })
         })?;
-        let caller = self.caller(&context)?;
         let mut arguments = request.arguments.unwrap_or_default();
-        let name = match arguments.remove(SESSION) {
-            None | Some(Value::Null) => DEFAULT.to_owned(),
-            Some(Value::String(name)) => name,
-            Some(_) => {
-                let text = format!("Error: the argument {SESSION} must be a string");
+        let session = match arguments.remove(SESSION) {
+            None | Some(Value::Null) => client.session(None),
+            Some(Value::String(name)) => client.session(Some(&name)),
+            Some(_) => Err(Failure::invalid(format!(
+                "the argument {SESSION} must be a string"
+            ))),
+        };
+        let session = match session {
+            Ok(session) => session,
+            // A model can mend that.
+            Err(failure) => {
+                let hint = failure.hint.map(|hint| format!("; {hint}"));
+                let text = format!("Error: {}{}", failure.message, hint.unwrap_or_default());
                 return Ok(CallToolResult::error(vec![ContentBlock::text(text)]).into());
             }
         };
         let watch = Watch::of(&context);
-        let called = self.call(&caller, &name, (family, tool), arguments, watch);
+        let called = self.call(&client.caller, &session, (family, tool), arguments, watch);
         let answer = tokio::select! {
             answer = called => answer,
             // What runs is ended by dropping the call.
@@ -205,8 +262,8 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let caller = self.caller(&context)?;
-        let files = self.files(&caller).await.map_err(refused)?;
+        let client = self.client(&context)?;
+        let files = self.files(&client).await.map_err(refused)?;
         Ok(ListResourcesResult::with_all_items(files))
     }
 
@@ -225,8 +282,8 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let caller = self.caller(&context)?;
-        let read = self.read(&caller, &request.uri).await.map_err(refused)?;
+        let client = self.client(&context)?;
+        let read = self.read(&client, &request.uri).await.map_err(refused)?;
         Ok(read.into())
     }
 }

@@ -1,7 +1,7 @@
 //! Files of sandboxes as resources: `ringfence://SESSION/PATH`, with the path below the workspace.
 
-use super::{DEFAULT, Server};
-use crate::http::{Caller, Scope};
+use super::{Client, DEFAULT, Server};
+use crate::http::Scope;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ringfence_core::proto::{FileKind, ListResult, PathQuery, ReadQuery};
@@ -55,15 +55,18 @@ fn uri(session: &str, path: &str) -> String {
 
 impl Server {
     /// A session that is there; looking at resources makes none.
-    async fn there(&self, caller: &Caller, name: &str) -> Result<Arc<Session>, Failure> {
-        let id = self.session(name);
-        let known = self.app.known(caller, &id, Scope::Read).await;
+    async fn there(&self, client: &Client, name: &str) -> Result<Arc<Session>, Failure> {
+        let id = client.session(Some(name))?;
+        let known = self.app.known(&client.caller, &id, Scope::Read).await;
         known.map_err(|problem| problem.failure().clone())
     }
 
     /// The files of the caller's own sandbox.
-    pub(super) async fn files(&self, caller: &Caller) -> Result<Vec<Resource>, Failure> {
-        let session = match self.there(caller, DEFAULT).await {
+    pub(super) async fn files(&self, client: &Client) -> Result<Vec<Resource>, Failure> {
+        if client.own.is_none() {
+            return Ok(Vec::new());
+        }
+        let session = match self.there(client, DEFAULT).await {
             Ok(session) => session,
             Err(failure) if failure.code == Code::NotFound => return Ok(Vec::new()),
             Err(failure) => return Err(failure),
@@ -88,7 +91,7 @@ impl Server {
 
     pub(super) async fn read(
         &self,
-        caller: &Caller,
+        client: &Client,
         uri: &str,
     ) -> Result<ReadResourceResult, Failure> {
         let (name, path) = parse(uri).ok_or_else(|| {
@@ -96,7 +99,7 @@ impl Server {
                 "a resource is ringfence://SESSION/PATH, such as ringfence://default/a.txt",
             )
         })?;
-        let session = self.there(caller, &name).await?;
+        let session = self.there(client, &name).await?;
         let _use = session.begin();
         let query = ReadQuery {
             length: Some(READ + 1),

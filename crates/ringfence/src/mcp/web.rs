@@ -6,7 +6,8 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use std::sync::Arc;
 
-/// What answers at `/mcp`. `?family=` is for those who want other tools than the default ones.
+/// What answers at `/mcp`. `?family=` is for those who want other tools than the default ones,
+/// `?session=` for those who want a sandbox of their own without a key.
 pub(crate) fn service(app: &App) -> StreamableHttpService<Server, LocalSessionManager> {
     let config = StreamableHttpServerConfig::default();
     let hosts = &app.config.mcp.allowed_hosts;

@@ -15,6 +15,7 @@ from pydantic_ai import Agent
 from pydantic_ai.capabilities import LocalWorkspace
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.usage import UsageLimits
 from pydantic_ai_backends import ConsoleToolset
 
 calls = json.load(sys.stdin)
@@ -25,7 +26,8 @@ def model(messages, info):
         return ModelResponse(parts=[TextPart("done")])
     return ModelResponse(parts=[ToolCallPart(*calls[len(told)])])
 tools = ConsoleToolset(require_execute_approval=False, max_retries=0)
-Agent(FunctionModel(model), capabilities=[LocalWorkspace(sys.argv[1])], toolsets=[tools]).run_sync("go")
+agent = Agent(FunctionModel(model), capabilities=[LocalWorkspace(sys.argv[1])], toolsets=[tools])
+agent.run_sync("go", usage_limits=UsageLimits(request_limit=None))
 "#;
 
 fn console(calls: &Value) -> Outcome<Vec<String>> {
@@ -69,6 +71,17 @@ async fn the_answers_are_those_of_the_real_toolset() -> Outcome {
         ["edit_file", {"path": "a/b.txt", "old_string": "nope", "new_string": ""}],
         ["edit_file", {"path": "nope", "old_string": "a", "new_string": "b"}],
         ["read_file", {"path": "a/b.txt"}],
+        // What changed behind the model's back has to be read again; what it never saw has not.
+        ["execute", {"command": "echo more >> a/b.txt; echo new > a/n.txt"}],
+        ["edit_file", {"path": "a/b.txt", "old_string": "more", "new_string": "less"}],
+        ["read_file", {"path": "a/b.txt", "limit": 1}],
+        ["edit_file", {"path": "a/b.txt", "old_string": "more", "new_string": "less"}],
+        ["edit_file", {"path": "a/b.txt", "old_string": "less", "new_string": "least"}],
+        ["edit_file", {"path": "a/n.txt", "old_string": "new", "new_string": "old"}],
+        ["write_file", {"path": "a/n.txt", "content": "whole\n"}],
+        ["edit_file", {"path": "a/n.txt", "old_string": "whole", "new_string": "part"}],
+        ["execute", {"command": "rm a/n.txt"}],
+        ["edit_file", {"path": "a/n.txt", "old_string": "part", "new_string": "x"}],
         ["glob", {"pattern": "*.txt"}],
         ["glob", {"pattern": "**/*.md"}],
         ["glob", {"pattern": "*.md", "path": "a"}],

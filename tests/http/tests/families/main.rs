@@ -5,6 +5,7 @@ mod anthropic;
 mod axio;
 mod haiku;
 mod hastekit;
+mod late;
 mod ringfence;
 mod shipit;
 

@@ -32,6 +32,10 @@ async fn run_code() -> Outcome {
     );
     let late = json!({"language": "sh", "code": "echo before; sleep 60", "timeout_seconds": 1});
     let late = shipit.call("run_code", late).await?;
+    assert_eq!(
+        late["text"], "exit_code: 124\nstdout:\nbefore\n\nstderr:",
+        "{late}"
+    );
     assert_eq!(late["structured"]["exit_code"], 124, "{late}");
     assert_eq!(late["structured"]["ok"], false);
     let unknown = shipit

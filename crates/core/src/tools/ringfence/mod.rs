@@ -23,7 +23,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::text("code", "Python source; any number of lines."),
             Param::seconds("timeout", 60, "Seconds until it is interrupted."),
         ],
-        effect: Effect::Changes,
+        effect: Effect::Runs,
         run: |on, args| Box::pin(run::python(on, args)),
     },
     Tool {
@@ -43,7 +43,7 @@ pub(super) static TOOLS: &[Tool] = &[
             ),
             Param::flag("background", false, "Answer at once and let it run."),
         ],
-        effect: Effect::Changes,
+        effect: Effect::Runs,
         run: |on, args| Box::pin(run::bash(on, args)),
     },
     Tool {

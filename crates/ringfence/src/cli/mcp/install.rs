@@ -75,6 +75,8 @@ enum Place {
 
 #[derive(Debug, Clone, Copy)]
 enum Shape {
+    /// `command` and `args`, and nothing but commands: a server is reached by one of ours.
+    Command,
     /// `command` and `args`; a server is a `url`.
     Plain,
     /// The same with a `type`.
@@ -94,7 +96,7 @@ static CLIENTS: &[Client] = &[
         name: "claude-desktop",
         place: Place::Config("Claude/claude_desktop_config.json"),
         servers: "mcpServers",
-        shape: Shape::Plain,
+        shape: Shape::Command,
     },
     Client {
         name: "claude-code",
@@ -165,6 +167,8 @@ enum Way {
         arguments: Vec<String>,
     },
     Server {
+        /// This program, for clients that know no servers.
+        program: String,
         url: String,
         key: Option<String>,
     },
@@ -189,13 +193,25 @@ impl Client {
                     _ => entry,
                 }
             }
-            Way::Server { url, key } => {
+            Way::Server { program, url, key } if matches!(self.shape, Shape::Command) => {
+                let mut entry = json!({"command": program, "args": ["mcp", "--url", url]});
+                if let Some(key) = key {
+                    entry["env"] = json!({"RINGFENCE_API_KEY": key});
+                }
+                entry
+            }
+            Way::Server { url, key, .. } => {
+                let url = match key {
+                    Some(_) => format!("{url}/mcp"),
+                    // Without a key nothing else tells one client from the other.
+                    None => format!("{url}/mcp?session={}", self.name),
+                };
                 let mut entry = match self.shape {
                     Shape::Typed => json!({"type": "http", "url": url}),
                     Shape::ServerUrl => json!({"serverUrl": url}),
                     Shape::HttpUrl => json!({"httpUrl": url}),
                     Shape::Zed => json!({"source": "custom", "url": url}),
-                    Shape::Plain | Shape::Toml => json!({"url": url}),
+                    Shape::Plain | Shape::Toml | Shape::Command => json!({"url": url}),
                 };
                 if let Some(key) = key {
                     let headers = match self.shape {
@@ -304,21 +320,18 @@ impl Install {
     }
 
     fn way(&self) -> Result<Way, Failure> {
+        let program = crate::cli::this_program()?.to_string_lossy().into_owned();
         if let Some(url) = &self.url {
             crate::client::check_address(url)?;
             return Ok(Way::Server {
-                url: format!("{}/mcp", url.trim_end_matches('/')),
+                program,
+                url: url.trim_end_matches('/').to_owned(),
                 key: settings::api_key(),
             });
         }
-        let program =
-            std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
         let mut arguments = vec!["mcp".to_owned()];
         arguments.extend(self.arguments.iter().cloned());
-        Ok(Way::Command {
-            program: program.to_string_lossy().into_owned(),
-            arguments,
-        })
+        Ok(Way::Command { program, arguments })
     }
 
     fn install(&self, client: &'static Client, way: &Way) -> Result<Done, Failure> {
@@ -444,12 +457,21 @@ mod tests {
 
     #[test]
     fn every_client_has_its_shape() {
-        let server = Way::Server {
-            url: "https://x/mcp".to_owned(),
-            key: Some("k".to_owned()),
+        let server = |key: Option<&str>| Way::Server {
+            program: "/usr/bin/ringfence".to_owned(),
+            url: "https://x".to_owned(),
+            key: key.map(str::to_owned),
         };
+        let open = server(None);
+        let server = server(Some("k"));
         let headers = json!({"Authorization": "Bearer k"});
         for (name, local, remote) in [
+            (
+                "claude-desktop",
+                json!({}),
+                json!({"command": "/usr/bin/ringfence", "args": ["mcp", "--url", "https://x"],
+                    "env": {"RINGFENCE_API_KEY": "k"}}),
+            ),
             (
                 "cursor",
                 json!({}),
@@ -488,6 +510,12 @@ mod tests {
             }
             assert_eq!(client.entry(&command()), expected, "{name}");
             assert_eq!(client.entry(&server), remote, "{name}");
+        }
+        // Two that have no key have two sandboxes.
+        for name in ["cursor", "gemini"] {
+            let entry = client(name).unwrap().entry(&open).to_string();
+            let address = format!("\"https://x/mcp?session={name}\"");
+            assert!(entry.contains(&address), "{entry}");
         }
         let codex = client("codex").unwrap();
         let text = codex

@@ -5,6 +5,7 @@ use clap::Args;
 use http::Method;
 use ringfence_core::{Failure, Size};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   ringfence new                        a sandbox; prints its id
   ringfence new work --memory 2g       one with a name, for `ringfence exec work …`
+  ringfence new docs --skills ./skills     with skills, read-only at /sandbox/skills/NAME
   ringfence new --url http://127.0.0.1:8080 --json";
 
 /// Makes a sandbox that is kept
@@ -37,6 +39,11 @@ pub(crate) struct New {
     /// A packages environment made by `ringfence env add`
     #[arg(long, value_name = "NAME")]
     env_name: Option<String>,
+
+    /// A folder that is a skill (with a SKILL.md) or has skills in it, seen read-only at
+    /// /sandbox/skills/NAME; on the server's host where --url names one
+    #[arg(long, value_name = "FOLDER")]
+    skills: Vec<PathBuf>,
 
     /// A label to find it by, NAME=VALUE
     #[arg(long = "label", value_name = "LABEL", value_parser = pair)]
@@ -70,6 +77,17 @@ impl New {
         }
         if let Some(name) = &self.env_name {
             spec["environment"] = json!(name);
+        }
+        if !self.skills.is_empty() {
+            // A path of another host means what it means there.
+            let resolve = match self.server.is_remote() {
+                true => |path: &PathBuf| std::path::absolute(path),
+                false => |path: &PathBuf| path.canonicalize(),
+            };
+            let paths = self.skills.iter().map(|path| {
+                resolve(path).map_err(|e| Failure::io(format!("cannot use {}", path.display()), &e))
+            });
+            spec["skills"] = json!(paths.collect::<Result<Vec<_>, _>>()?);
         }
         let labels: serde_json::Map<String, Value> = self
             .labels
