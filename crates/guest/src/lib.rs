@@ -24,5 +24,5 @@ mod tools;
 mod tree;
 
 use daemon::DaemonSettings;
-pub use program::{guest, main};
+pub use program::{complain, guest, main};
 pub use server::{Config, Guest};

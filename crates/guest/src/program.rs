@@ -1,11 +1,12 @@
 //! The program: settings from its arguments, then connections until it is told to end.
 
 use crate::files::TRANSFERS;
-use crate::spawn::{nonblocking, take_inherited};
+use crate::spawn::{nonblocking, take_inherited, told_to_end};
 use crate::stdio::{self, Stdio};
 use crate::{Config, DaemonSettings, Guest, door};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs::File;
 use std::future::pending;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,8 +15,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::signal::unix::{SignalKind, signal};
 
 const USAGE: &str = "usage: ringfence-guest \
 (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio | --daemon)... \
@@ -118,10 +119,9 @@ impl Arguments {
     }
 }
 
-/// The guest with the arguments and the environment of this process.
-pub fn main() -> ExitCode {
-    let arguments = std::env::args_os().skip(1);
-    let arguments = arguments.map(|word| word.to_string_lossy().into_owned());
+/// The guest with these arguments and the environment of this process.
+pub fn main(words: Vec<OsString>) -> ExitCode {
+    let arguments = words.iter().map(|word| word.to_string_lossy().into_owned());
     let env = std::env::vars_os();
     let env = env.filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
     let status = guest(arguments.collect(), env.collect());
@@ -134,14 +134,20 @@ pub fn guest(arguments: Vec<String>, env: Vec<(String, String)>) -> i32 {
     match run(arguments, env) {
         Ok(()) => 0,
         Err(message) => {
-            // Nothing to do when nobody listens.
-            let _ = rustix::io::write(
-                rustix::stdio::stderr(),
-                format!("ringfence-guest: {message}\n").as_bytes(),
-            );
+            complain(&message);
             1
         }
     }
+}
+
+/// Says why there will be no guest.
+pub fn complain(message: &str) -> ExitCode {
+    // Nothing to do when nobody listens.
+    let _ = rustix::io::write(
+        rustix::stdio::stderr(),
+        format!("ringfence-guest: {message}\n").as_bytes(),
+    );
+    ExitCode::FAILURE
 }
 
 fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
@@ -240,11 +246,9 @@ async fn serve(
     guest.start_reaper();
     // A native sandbox is ended by its lifeline or by SIGKILL. There an init without a handler
     // gets no SIGTERM of the code inside, and with one it would.
-    let mut terminate = match arguments.listen_fd {
+    let told = match arguments.listen_fd {
         Some(_) => None,
-        None => Some(
-            signal(SignalKind::terminate()).map_err(|e| format!("cannot handle SIGTERM: {e}"))?,
-        ),
+        None => Some(told_to_end().map_err(|e| format!("cannot handle SIGTERM: {e}"))?),
     };
     let listening = !arguments.end_with_stdio
         && (arguments.listen_fd.is_some()
@@ -303,21 +307,22 @@ async fn serve(
         Ok(())
     };
     let lifeline = async {
-        match lifeline {
-            Some(fd) => ended(fd).await,
+        match lifeline.map(nonblocking) {
+            Some(Ok(fd)) => while spoken(&fd).await {},
+            Some(Err(_)) => {}
             None => pending().await,
         }
     };
-    let terminated = async {
-        match &mut terminate {
-            Some(terminate) => drop(terminate.recv().await),
+    let told = async {
+        match told {
+            Some(fd) => drop(spoken(&fd).await),
             None => pending().await,
         }
     };
     let ended = tokio::select! {
         ended = stdio => ended,
         () = lifeline => Ok(()),
-        () = terminated => Ok(()),
+        () = told => Ok(()),
         () = unused => Ok(()),
     };
     guest.kill_everything().await;
@@ -385,21 +390,13 @@ async fn serve_stdio(guest: Arc<Guest>, door: Option<&str>) -> Result<(), String
     Ok(())
 }
 
-/// Waits for the other end of a pipe to be closed.
-async fn ended(fd: OwnedFd) {
-    let Ok(fd) = nonblocking(fd) else { return };
+/// Waits until something comes on a pipe; false when its other end is closed.
+async fn spoken(fd: &AsyncFd<OwnedFd>) -> bool {
     let mut buffer = [0; 64];
-    loop {
-        match fd
-            .async_io(tokio::io::Interest::READABLE, |fd| {
-                stdio::read(fd, &mut buffer)
-            })
-            .await
-        {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-    }
+    let read = fd.async_io(tokio::io::Interest::READABLE, |fd| {
+        stdio::read(fd, &mut buffer)
+    });
+    read.await.is_ok_and(|bytes| bytes > 0)
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@
 use std::cell::UnsafeCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 use tokio::io::unix::AsyncFd;
 
 /// Which step of the start failed.
@@ -129,6 +130,44 @@ pub(crate) fn forget_fault_handlers() {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default disposition installs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// Where the handler of SIGTERM writes.
+static TOLD: AtomicI32 = AtomicI32::new(-1);
+
+/// A pipe on which a byte comes when this process is told to end. To an init only whoever is
+/// outside of its namespace can say that: code inside would end its own sandbox, and be it by a
+/// signal to everybody.
+pub(crate) fn told_to_end() -> std::io::Result<AsyncFd<OwnedFd>> {
+    let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
+    let (told, tell) = rustix::pipe::pipe_with(flags)?;
+    TOLD.store(tell.into_raw_fd(), Ordering::Relaxed);
+    // SAFETY: `tell_end` is async-signal-safe and has the signature that SA_SIGINFO asks for.
+    let set = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = tell_end as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        libc::sigaction(libc::SIGTERM, &raw const action, std::ptr::null_mut())
+    };
+    match set {
+        0 => nonblocking(told),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+extern "C" fn tell_end(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives a valid `info`; getpid and write are async-signal-safe, and errno
+    // is as before for whoever was interrupted.
+    unsafe {
+        // A sender in another namespace has no number here. What one inside claims to be comes
+        // with another code.
+        let outside = (*info).si_code == libc::SI_USER && (*info).si_pid() == 0;
+        if outside || libc::getpid() != 1 {
+            let errno = *libc::__errno_location();
+            libc::write(TOLD.load(Ordering::Relaxed), [0u8].as_ptr().cast(), 1);
+            *libc::__errno_location() = errno;
+        }
     }
 }
 

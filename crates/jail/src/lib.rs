@@ -24,7 +24,7 @@ mod words;
 pub use cgroup::{Cgroup, Hierarchy, Limits as CgroupLimits};
 pub use confine::confine;
 pub use janitor::janitor;
-pub use seccomp::{Rule, rules};
+pub use seccomp::{Rule, filter, rules};
 pub use server::{Launcher, Request, serve};
 pub use words::{LastWords, Stage};
 

@@ -157,6 +157,13 @@ pub(crate) fn install() -> io::Result<()> {
     sys::install_filter(&assemble(rules()))
 }
 
+/// Installs the filter in this process and all that it will start, where an engine has made the
+/// sandbox around it. Nothing takes it away again.
+pub fn filter() -> io::Result<()> {
+    sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    install()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
