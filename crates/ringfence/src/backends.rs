@@ -2,8 +2,9 @@
 
 use crate::{embedded, settings};
 use ringfence_core::Failure;
-use ringfence_core::backend::docker::{self, Docker, Endpoint, Listener};
+use ringfence_core::backend::docker::{self, Docker, Endpoint};
 use ringfence_core::backend::native::{self, Launcher, Native};
+use ringfence_core::backend::progress::Listener;
 use ringfence_core::interpreter::Interpreter;
 use std::path::PathBuf;
 use std::sync::Arc;

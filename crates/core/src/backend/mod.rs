@@ -3,6 +3,7 @@
 pub mod docker;
 pub mod native;
 mod process;
+pub mod progress;
 
 use crate::plan::{Guarantees, Plan, SandboxId};
 use async_trait::async_trait;

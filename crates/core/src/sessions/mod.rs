@@ -16,7 +16,7 @@ pub use clock::Moment;
 pub use id::SessionId;
 pub use session::{Liveliness, OnIdle, Session, Terms, Use};
 
-use crate::backend::{Backend, SandboxState};
+use crate::backend::{Backend, SandboxState, progress};
 use crate::plan::{Lifetime, Limits, resolve_with};
 use crate::spec::SandboxSpec;
 use quota::Making;
@@ -108,9 +108,11 @@ impl Sessions {
     ) -> Result<(Arc<Session>, Found), Failure> {
         let (done, answer) = tokio::sync::oneshot::channel();
         let sessions = Arc::clone(self);
+        let listener = progress::listener();
         tokio::spawn(async move {
             let named = new.key.is_some();
-            let made = Box::pin(sessions.create_or_find(new)).await;
+            let making = Box::pin(sessions.create_or_find(new));
+            let made = progress::heard_by(listener, making).await;
             if let Err(Ok((session, Found::Made))) = done.send(made)
                 && !named
             {

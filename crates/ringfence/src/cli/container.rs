@@ -3,7 +3,7 @@
 use super::progress::Progress;
 use clap::{Args, ValueEnum};
 use ringfence_core::Failure;
-use ringfence_core::backend::docker::Listener;
+use ringfence_core::backend::progress::{Listener, OVER};
 use ringfence_core::container::{ContainerSpec, Pull};
 use std::sync::Arc;
 
@@ -99,6 +99,11 @@ pub(super) fn shown() -> Listener {
         let mut progress = progress
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if event.status == OVER {
+            // What comes next is the output.
+            *progress = None;
+            return;
+        }
         let progress = progress.get_or_insert_with(|| {
             let progress = Progress::new();
             progress.step(&format!("fetching {}", event.image));

@@ -1,12 +1,15 @@
 //! `ringfence languages`: what `run --language` knows, and what of it is here.
 
+use crate::{backends, settings};
 use clap::Args;
 use comfy_table::{Table, presets};
 use ringfence_core::Failure;
 use ringfence_core::languages::{LANGUAGES, Language, SEARCH};
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use utoipa::ToSchema;
 
 const EXAMPLES: &str = "\
@@ -14,6 +17,9 @@ Examples:
   ringfence languages
   ringfence languages --json
   ringfence run --language ruby -c 'puts 1'";
+
+/// How long an engine may take to say which images it has.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Lists the languages that code can be run in, and what of them is here
 #[derive(Args)]
@@ -36,6 +42,9 @@ pub(crate) struct Known {
     native: Option<PathBuf>,
     /// The image that it runs in, on an engine that has images.
     image: String,
+    /// Whether the engine that answers here has that image; one that it lacks is fetched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image_here: Option<bool>,
     /// How to get what is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     get: Option<String>,
@@ -53,15 +62,35 @@ pub(crate) fn known() -> Vec<Known> {
             compiled: language.compile.is_some(),
             native,
             image: language.image.to_owned(),
+            image_here: None,
             get: missing.then(|| format!("apt-get install {}", language.package)),
         }
     };
     LANGUAGES.iter().map(one).collect()
 }
 
+/// Which of these images the engine has; none where none answers soon.
+fn images_here(names: BTreeSet<String>) -> BTreeMap<String, bool> {
+    let asked = async {
+        let docker = backends::docker(settings::state(), backends::IMAGE, None, 0)?;
+        let asked = tokio::time::timeout(PATIENCE, docker.images_here(names)).await;
+        asked.unwrap_or_else(|_| Ok(BTreeMap::new()))
+    };
+    super::block_on(asked).unwrap_or_default()
+}
+
 impl Languages {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
-        let known = known();
+        let mut known = known();
+        let here = images_here(
+            known
+                .iter()
+                .map(|language| language.image.clone())
+                .collect(),
+        );
+        for language in &mut known {
+            language.image_here = here.get(&language.image).copied();
+        }
         if self.json {
             super::say_json(&known)?;
             return Ok(ExitCode::SUCCESS);
@@ -76,7 +105,12 @@ impl Languages {
                 (None, None) => "missing".to_owned(),
             };
             let aliases = language.aliases.join(", ");
-            table.add_row([language.name, &aliases, &native, &language.image]);
+            let image = match language.image_here {
+                Some(true) => format!("{} (here)", language.image),
+                Some(false) => format!("{} (to be fetched)", language.image),
+                None => language.image.clone(),
+            };
+            table.add_row([language.name, &aliases, &native, &image]);
         }
         super::say(table.trim_fmt());
         Ok(ExitCode::SUCCESS)

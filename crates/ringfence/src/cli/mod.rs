@@ -96,9 +96,12 @@ fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
 
 pub(crate) fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
-    // It starts on the other processor meanwhile.
+    // It starts on the other processor meanwhile; a container needs none.
+    let contained = words
+        .iter()
+        .any(|word| word == "--image" || word == "docker");
     let launcher = match words.get(1) {
-        Some(verb) if verb == "run" => embedded::launcher(),
+        Some(verb) if verb == "run" && !contained => embedded::launcher(),
         _ => None,
     };
     let cli = match parse(&words) {

@@ -15,6 +15,7 @@ mod job;
 mod jobs;
 mod kernels;
 mod limits;
+mod making;
 mod openapi;
 mod policy;
 mod presence;

@@ -1,12 +1,14 @@
 //! `/sessions`: make, look at, change, list, end.
 
+use super::events;
 use super::extract::{Body, Path, Query};
+use super::making::{self, MakingEvent};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::state::{App, Caller, Scope, session_id};
 use axum::extract::{Extension, State};
 use axum::response::IntoResponse;
 use axum::{Json, response::Response};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use ringfence_core::proto::KernelRequest;
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
 use ringfence_core::spec::{SandboxSpec, Workspace};
@@ -157,7 +159,8 @@ impl App {
     }
 }
 
-/// Makes a session; its REPL is started when this answers.
+/// Makes a session; its REPL is started when this answers. With `Accept: text/event-stream` the
+/// answer is events: `progress` while an image is fetched, then `done` with the session.
 #[utoipa::path(
     post,
     path = "/sessions",
@@ -165,7 +168,11 @@ impl App {
     request_body = Option<Create>,
     responses(
         (status = 201, body = SessionObject),
-        (status = 200, body = SessionObject, description = "the session that has this key already"),
+        (
+            status = 200,
+            description = "the session that has this key already, or events until it is there",
+            content((SessionObject = "application/json"), (MakingEvent = "text/event-stream")),
+        ),
         (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "too many sessions"),
     )
@@ -173,10 +180,24 @@ impl App {
 pub(crate) async fn create(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     Body(body): Body<Create>,
 ) -> Answer<Response> {
     caller.may_beyond(Scope::Use)?;
     let new = body.resolve(&app, &caller)?;
+    if events::wanted(&headers) {
+        return Ok(making::followed(app, new));
+    }
+    let (object, found) = make(&app, new).await?;
+    let status = match found {
+        Found::Made => StatusCode::CREATED,
+        Found::There => StatusCode::OK,
+    };
+    Ok((status, Json(object)).into_response())
+}
+
+/// Makes a session, or finds the one that has its key.
+pub(super) async fn make(app: &App, new: NewSession) -> Answer<(SessionObject, Found)> {
     let begun = std::time::Instant::now();
     let made = app.sessions.create(new).await;
     super::seen::create(made.as_ref().map(|(_, found)| *found), begun.elapsed());
@@ -185,11 +206,7 @@ pub(crate) async fn create(
     let _use = session.begin();
     let mut object = SessionObject::of(&session).await;
     object.session_key = Some(app.gate.session_key(&session.id));
-    let status = match found {
-        Found::Made => StatusCode::CREATED,
-        Found::There => StatusCode::OK,
-    };
-    Ok((status, Json(object)).into_response())
+    Ok((object, found))
 }
 
 /// What a session is; looking at it is no use of it.

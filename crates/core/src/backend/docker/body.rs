@@ -1,6 +1,7 @@
 //! From a plan to what the engine is asked to make.
 
-use super::{GUEST, GUEST_FOLDER, LABEL, PLAN_LABEL, SECRET_LABEL, STATE_LABEL};
+use super::sweep::maker;
+use super::{GUEST, GUEST_FOLDER, LABEL, PLAN_LABEL, SECRET_LABEL, STATE_LABEL, WORK_LABEL};
 use crate::container::{ContainerPlan, Defaults, Gpus, Protocol};
 use crate::plan::{Lifetime, Plan};
 use crate::spec::{Access, Workspace};
@@ -17,6 +18,9 @@ const ORDINARY: &str = "1000:1000";
 
 /// Most files of a file system in memory.
 const MEMORY_FILES: u64 = 200_000;
+
+/// The guest's word for: under the filter of native sandboxes.
+const FILTERED: &str = "filtered";
 
 /// The guest serves many at once; what it starts gets the plan's own limit.
 const GUEST_FILES: u64 = 4096;
@@ -82,6 +86,9 @@ pub(super) fn sandbox_labels(
     labels.insert(PLAN_LABEL.to_owned(), text);
     labels.insert(SECRET_LABEL.to_owned(), secret.to_owned());
     labels.insert(STATE_LABEL.to_owned(), state.to_owned());
+    if plan.lifetime == Lifetime::Disposable {
+        labels.extend([maker()?]);
+    }
     for (name, value) in &plan.labels {
         if !name.starts_with("ringfence") {
             labels.insert(name.clone(), value.clone());
@@ -104,6 +111,16 @@ pub(super) fn guest_mount(volume: &str, access: Access) -> Mount {
         }),
         ..Mount::default()
     }
+}
+
+/// Whether the guest puts itself and all it starts under the filter of native sandboxes. Who asks
+/// for rights that go with system calls gets what the engine allows.
+fn is_filtered(container: &ContainerPlan) -> bool {
+    container.defaults == Defaults::Tight
+        && container.cap_add.is_empty()
+        && container.seccomp.is_none()
+        && container.no_new_privileges
+        && !container.privileged
 }
 
 /// Words of the guest's command line that do not depend on how it is started.
@@ -136,6 +153,9 @@ pub(super) fn body(
 ) -> ContainerCreateBody {
     let user = user(plan, container, image);
     let mut command = arguments(plan, container);
+    if is_filtered(container) {
+        command.insert(0, FILTERED.to_owned());
+    }
     command.extend(["--door".to_owned(), plan.id.to_string()]);
     if plan.lifetime == Lifetime::Disposable {
         command.push("--end-with-stdio".to_owned());
@@ -285,10 +305,19 @@ fn ulimits(plan: &Plan, container: &ContainerPlan) -> Vec<ResourcesUlimits> {
     if container.defaults == Defaults::Tight {
         let size = plan.limits.file_size.0 as i64;
         let files = plan.limits.open_files.max(GUEST_FILES) as i64;
-        all.extend([
-            ("fsize".to_owned(), (size, size)),
-            ("nofile".to_owned(), (files, files)),
-        ]);
+        all.extend(
+            [
+                // Not 0: see the native backend.
+                ("core", 1),
+                ("fsize", size),
+                ("nofile", files),
+                ("memlock", 64 << 10),
+                ("msgqueue", 800 << 10),
+                ("rtprio", 0),
+                ("nice", 0),
+            ]
+            .map(|(name, value)| (name.to_owned(), (value, value))),
+        );
     }
     for (name, limit) in &container.ulimits {
         all.insert(name.clone(), (limit.soft, limit.hard));
@@ -344,8 +373,12 @@ fn mounts(plan: &Plan, container: &ContainerPlan, guest_volume: &str) -> Vec<Mou
         all.push(bind(path, &container.workdir, *access));
     }
     if has_work_volume(plan, container) {
-        // Without a name it goes with its container.
-        all.push(volume(None, &container.workdir, Access::ReadWrite));
+        // Without a name it goes with its container; where others remove that one, by its label.
+        let mut work = volume(None, &container.workdir, Access::ReadWrite);
+        if let Some(labels) = work.volume_options.as_mut().and_then(|o| o.labels.as_mut()) {
+            labels.insert(WORK_LABEL.to_owned(), String::new());
+        }
+        all.push(work);
     }
     for mount in &plan.mounts {
         all.push(bind(&mount.from, &mount.to, mount.access));

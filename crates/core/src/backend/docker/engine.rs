@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 /// How long an engine may take to answer at all.
 const GREETING: Duration = Duration::from_secs(10);
 /// How long any one request may take, in seconds; starting a container on a busy host is the slowest.
-const REQUEST: u64 = 120;
+const REQUEST: u64 = 60;
 
 /// What of the caller's surroundings decides which engine is meant, as Docker's own tools read it.
 #[derive(Debug, Clone, Default)]

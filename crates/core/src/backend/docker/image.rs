@@ -3,27 +3,13 @@
 use super::Docker;
 use super::credentials::credentials;
 use super::engine::{failed, status};
+use crate::backend::progress::{self, Progress};
 use crate::container::{ContainerPlan, Pull};
 use bollard::models::{CreateImageInfo, ImageInspect};
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::StreamExt as _;
 use ringfence_proto::{Code, Failure};
-use serde::Serialize;
-use std::collections::BTreeMap;
-
-/// How far the fetching of an image is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Progress {
-    pub image: String,
-    /// In the engine's words, such as `Downloading`.
-    pub status: String,
-    /// Bytes of all layers that are known so far.
-    pub current: u64,
-    pub total: u64,
-}
-
-/// Who wants to hear how far a fetching is.
-pub type Listener = std::sync::Arc<dyn Fn(&Progress) + Send + Sync>;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// This machine's architecture as engines write it.
 fn own_architecture() -> &'static str {
@@ -91,6 +77,24 @@ impl Docker {
         Ok(image)
     }
 
+    /// Which of these images the engine has.
+    pub async fn images_here(
+        &self,
+        names: BTreeSet<String>,
+    ) -> Result<BTreeMap<String, bool>, Failure> {
+        let client = self.engine.client().await?;
+        let mut here = BTreeMap::new();
+        for name in names {
+            let there = match client.inspect_image(&name).await {
+                Ok(_) => true,
+                Err(error) if status(&error) == Some(404) => false,
+                Err(error) => return Err(failed(format!("cannot look at image {name}"), error)),
+            };
+            here.insert(name, there);
+        }
+        Ok(here)
+    }
+
     /// Fetches an image, and says how far it is to whoever listens.
     pub async fn pull(&self, name: &str, platform: Option<&str>) -> Result<(), Failure> {
         let client = self.engine.client().await?;
@@ -104,14 +108,29 @@ impl Docker {
         let login = credentials(&self.config.docker_config, name).await?;
         let anonymous = login.is_none();
         let mut events = client.create_image(Some(options), None, login);
+        let listener = progress::listener().or_else(|| self.config.listener.clone());
+        let hears = |progress: &Progress| {
+            if let Some(listener) = &listener {
+                listener(progress);
+            }
+        };
         let mut layers: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        let mut fetched = Ok(());
         while let Some(event) = events.next().await {
-            let event = event.map_err(|error| unfetched(name, error, anonymous))?;
-            if let Some(listener) = &self.config.listener {
-                listener(&progress(name, event, &mut layers));
+            match event {
+                Ok(event) => hears(&measured(name, event, &mut layers)),
+                Err(error) => {
+                    fetched = Err(unfetched(name, error, anonymous));
+                    break;
+                }
             }
         }
-        Ok(())
+        let over = CreateImageInfo {
+            status: Some(progress::OVER.to_owned()),
+            ..CreateImageInfo::default()
+        };
+        hears(&measured(name, over, &mut layers));
+        fetched
     }
 }
 
@@ -180,7 +199,7 @@ fn unfetched(name: &str, error: bollard::errors::Error, anonymous: bool) -> Fail
     Failure::new(Code::Unavailable, what).hint("check the registry's name and the network")
 }
 
-fn progress(
+fn measured(
     image: &str,
     event: CreateImageInfo,
     layers: &mut BTreeMap<String, (u64, u64)>,

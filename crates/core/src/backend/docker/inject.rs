@@ -13,6 +13,7 @@ use bollard::query_parameters::{
 use bytes::Bytes;
 use ringfence_proto::{Code, Failure};
 use sha2::{Digest as _, Sha256};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long another may take to fill the volume until it is taken to be dead.
@@ -21,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// The guest as it is sent to an engine.
 pub(super) struct Cargo {
-    bytes: Vec<u8>,
+    path: PathBuf,
     /// The name of the volume that holds it.
     pub(super) volume: String,
 }
@@ -30,32 +31,46 @@ pub(super) struct Cargo {
 pub(super) const VOLUMES: &str = "ringfence-guest-";
 
 impl Cargo {
-    pub(super) fn load(path: &std::path::Path) -> Result<Self, Failure> {
-        let bytes = std::fs::read(path)
-            .map_err(|e| Failure::io(format!("cannot read the guest {}", path.display()), &e))?;
-        let hash: String = Sha256::digest(&bytes)
-            .iter()
-            .take(8)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+    fn new(path: &Path) -> Result<Self, Failure> {
+        let version = match version(path) {
+            Some(version) => version,
+            None => Sha256::digest(read(path)?)
+                .iter()
+                .take(8)
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        };
         Ok(Self {
-            bytes,
-            volume: format!("{VOLUMES}{hash}"),
+            path: path.to_owned(),
+            volume: format!("{VOLUMES}{version}"),
         })
     }
 
     /// As an archive with one file. It can be read too, since gVisor executes nothing else.
     fn archive(&self, name: &str) -> Result<Bytes, Failure> {
+        let bytes = read(&self.path)?;
         let mut header = tar::Header::new_gnu();
-        header.set_size(self.bytes.len() as u64);
+        header.set_size(bytes.len() as u64);
         header.set_mode(0o555);
-        let mut builder = tar::Builder::new(Vec::with_capacity(self.bytes.len() + 4096));
+        let mut builder = tar::Builder::new(Vec::with_capacity(bytes.len() + 4096));
         builder
-            .append_data(&mut header, name, self.bytes.as_slice())
+            .append_data(&mut header, name, bytes.as_slice())
             .and_then(|()| builder.into_inner())
             .map(Bytes::from)
             .map_err(|e| Failure::io("cannot pack the guest", &e))
     }
+}
+
+/// What the name of an unpacked guest says of it, so that a start need not read all of it.
+fn version(path: &Path) -> Option<String> {
+    let hash = path.file_name()?.to_str()?.strip_prefix("guest-")?;
+    let is_hash = hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit());
+    is_hash.then(|| hash.to_owned())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path)
+        .map_err(|e| Failure::io(format!("cannot read the guest {}", path.display()), &e))
 }
 
 impl Docker {
@@ -169,7 +184,7 @@ impl Docker {
         if let Some(cargo) = self.cargo.get() {
             return Ok(cargo);
         }
-        let cargo = Cargo::load(&self.config.guest)?;
+        let cargo = Cargo::new(&self.config.guest)?;
         Ok(self.cargo.get_or_init(|| cargo))
     }
 }

@@ -16,9 +16,9 @@ mod stdio;
 mod sweep;
 
 pub use engine::{Endpoint, Surroundings};
-pub use image::{Listener, Progress};
 pub use sweep::Swept;
 
+use crate::backend::progress::Listener;
 use crate::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
 use crate::container::ContainerPlan;
 use crate::plan::{
@@ -57,12 +57,18 @@ const PLAN_LABEL: &str = "ringfence.plan";
 const SECRET_LABEL: &str = "ringfence.secret";
 /// Which state folder a container belongs to: other servers on the engine have nothing to do with it.
 const STATE_LABEL: &str = "ringfence.state";
-/// Which process parked a container; its value of the first label is this word.
+/// On the work folder of one container: without that container nobody can use it.
+const WORK_LABEL: &str = "ringfence.work";
+/// Which process made a container that goes with it: a disposable one, or one that is parked.
 const MAKER_LABEL: &str = "ringfence.maker";
+/// The first label's value on containers that are parked.
 const POOL: &str = "pool";
 
 /// Seconds that a guest has to end what runs when it is told to stop.
 const STOPPING: i32 = 5;
+/// How often the guest is brought for one container: those of other versions remove what no
+/// container uses.
+const FILLINGS: u32 = 3;
 /// How long the engine may take to connect us to a process.
 const JOINING: Duration = Duration::from_secs(30);
 
@@ -78,7 +84,7 @@ pub struct Config {
     pub image: String,
     /// Docker's own folder of settings, for credentials.
     pub docker_config: PathBuf,
-    /// Hears how far images are that have to be fetched.
+    /// Hears how far images are that have to be fetched, where nobody else listens.
     pub listener: Option<Listener>,
     /// How many containers are kept ready for each kind that is asked for.
     pub pool: usize,
@@ -183,7 +189,7 @@ impl Docker {
     ) -> Result<Option<(String, Stdio)>, Failure> {
         let client = self.engine.client().await?;
         let container = container_of(plan)?;
-        let mut filled = false;
+        let mut fillings = 0;
         loop {
             let options = CreateContainerOptions {
                 name: Some(name.to_owned()),
@@ -210,12 +216,12 @@ impl Docker {
                 Ok(stdio) => return Ok(Some((made, stdio))),
                 Err(failure) => {
                     self.discard(&made).await?;
-                    if filled || !lacks_guest(&failure) {
+                    if fillings == FILLINGS || !lacks_guest(&failure) {
                         return Err(failure);
                     }
                     // The first of its version on this engine, or somebody removed the volume.
                     self.fill(&container.image).await?;
-                    filled = true;
+                    fillings += 1;
                 }
             }
         }
@@ -542,7 +548,7 @@ impl Backend for Docker {
                 (Control::Isolation, sandbox("a container of the engine")),
                 (
                     Control::SystemCalls,
-                    sandbox("the engine's seccomp profile, no new privileges, no capabilities"),
+                    sandbox("our filter and the engine's, no new privileges, no capabilities"),
                 ),
                 (
                     Control::Landlock,

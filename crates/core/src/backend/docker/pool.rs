@@ -8,13 +8,13 @@ use super::body::{self, labels};
 use super::engine::{failed, status};
 use super::record::{Borrowed, Door};
 use super::stdio::Stdio;
-use super::{Docker, MAKER_LABEL, POOL, container_of, now};
-use crate::backend::process::Process;
+use super::sweep::maker;
+use super::{Docker, POOL, STATE_LABEL, container_of, now};
 use crate::backend::{Notes, SandboxInfo, SandboxState};
 use crate::guest::GuestClient;
 use crate::plan::{Lifetime, Plan, SandboxId, random_hex};
 use crate::sessions::MAIN;
-use bollard::query_parameters::{InspectContainerOptions, RenameContainerOptions};
+use bollard::query_parameters::RenameContainerOptions;
 use ringfence_proto::{Code, Failure, KernelRequest};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -93,8 +93,16 @@ impl Docker {
     }
 
     /// None where the container is no good any more.
-    async fn hand_out(&self, plan: &Plan, parked: Parked) -> Result<Option<SandboxInfo>, Failure> {
+    async fn hand_out(
+        &self,
+        plan: &Plan,
+        mut parked: Parked,
+    ) -> Result<Option<SandboxInfo>, Failure> {
         let client = self.engine.client().await?;
+        if parked.stdio.has_ended() {
+            self.discard(&parked.container).await?;
+            return Ok(None);
+        }
         let id = &plan.id;
         let options = RenameContainerOptions {
             name: self.name_of(id),
@@ -107,16 +115,6 @@ impl Docker {
             }
             Err(error) if status(&error) == Some(404) => return Ok(None),
             Err(error) => return Err(failed(format!("cannot claim a container for {id}"), error)),
-        }
-        let options = None::<InspectContainerOptions>;
-        let found = client.inspect_container(&parked.container, options).await;
-        let running = found
-            .ok()
-            .and_then(|found| found.state?.running)
-            .unwrap_or_default();
-        if !running {
-            self.discard(&parked.container).await?;
-            return Ok(None);
         }
         let borrowed = Borrowed {
             plan: plan.clone(),
@@ -183,9 +181,8 @@ impl Docker {
         plan.id = SandboxId::named(format!("{POOL}-{}", random_hex::<8>()?));
         plan.labels.clear();
         let mut labels = labels(POOL);
-        let maker = serde_json::to_string(&Process::own())
-            .map_err(|e| Failure::new(Code::Internal, "cannot label a container").detail(e))?;
-        labels.insert(MAKER_LABEL.to_owned(), maker);
+        labels.extend([maker()?]);
+        labels.insert(STATE_LABEL.to_owned(), self.store.name.clone());
         let secret = super::secret()?;
         let name = self.name_of(&plan.id);
         let image = self.image(container_of(&plan)?).await?;

@@ -32,6 +32,20 @@ impl Stdio {
             complaint: Vec::new(),
         }
     }
+
+    /// Whether nothing will come any more: the process behind it is gone.
+    pub(super) fn has_ended(&mut self) -> bool {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        while self.rest.is_empty() {
+            match self.output.poll_next_unpin(&mut context) {
+                Poll::Ready(Some(Ok(LogOutput::StdOut { message }))) => self.rest = message,
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(_)) | None) => return true,
+                Poll::Pending => return false,
+            }
+        }
+        false
+    }
 }
 
 impl AsyncRead for Stdio {

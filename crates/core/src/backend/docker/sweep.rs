@@ -2,11 +2,11 @@
 
 use super::engine::{failed, status, unless_gone};
 use super::inject::VOLUMES;
-use super::{Docker, LABEL, MAKER_LABEL};
+use super::{Docker, LABEL, MAKER_LABEL, WORK_LABEL};
 use crate::backend::process::Process;
 use bollard::models::ContainerSummaryStateEnum as EngineState;
 use bollard::query_parameters::{ListVolumesOptions, RemoveVolumeOptions};
-use ringfence_proto::Failure;
+use ringfence_proto::{Code, Failure};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -21,14 +21,21 @@ pub struct Swept {
     pub volumes: Vec<String>,
 }
 
-/// Whether who parked a container is dead; of a process of another machine nobody here can say.
+/// Tells that this process made a container, and that it goes with it.
+pub(super) fn maker() -> Result<(String, String), Failure> {
+    let maker = serde_json::to_string(&Process::own())
+        .map_err(|e| Failure::new(Code::Internal, "cannot label a container").detail(e))?;
+    Ok((MAKER_LABEL.to_owned(), maker))
+}
+
+/// Whether who made a container is dead; of a process of another machine nobody here can say.
 fn is_gone(maker: &str) -> bool {
     let maker: Option<Process> = serde_json::from_str(maker).ok().flatten();
     maker.is_some_and(|maker| maker.is_of_this_boot() && !maker.is_alive())
 }
 
 impl Docker {
-    /// Removes containers that were made and never started, those parked by the dead, the guests
+    /// Removes containers that were made and never started, those of makers that are dead, the guests
     /// of other versions, and notes about what is gone.
     pub async fn sweep(&self) -> Result<Swept, Failure> {
         let mut swept = Swept::default();
@@ -63,34 +70,38 @@ impl Docker {
         Ok(swept)
     }
 
+    /// The guests of other versions, and work folders whose container somebody else removed.
     async fn sweep_volumes(&self, swept: &mut Swept) -> Result<(), Failure> {
         let client = self.engine.client().await?;
         let own = &self.cargo()?.volume;
+        let mut unused = self.unused_volumes(&format!("{LABEL}=guest")).await?;
+        unused.retain(|name| name.starts_with(VOLUMES) && name != own);
+        unused.extend(self.unused_volumes(WORK_LABEL).await?);
+        for name in unused {
+            let options = None::<RemoveVolumeOptions>;
+            match unless_gone(client.remove_volume(&name, options).await) {
+                Ok(()) => swept.volumes.push(name),
+                // A container has come that uses it.
+                Err(error) if status(&error) == Some(409) => {}
+                Err(error) => return Err(failed(format!("cannot remove volume {name}"), error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of volumes with this label that no container uses.
+    async fn unused_volumes(&self, label: &str) -> Result<Vec<String>, Failure> {
+        let client = self.engine.client().await?;
+        let filters = [("label", label), ("dangling", "true")];
+        let filters = filters.map(|(name, value)| (name.to_owned(), vec![value.to_owned()]));
         let options = ListVolumesOptions {
-            filters: Some(HashMap::from([(
-                "label".to_owned(),
-                vec![format!("{LABEL}=guest")],
-            )])),
+            filters: Some(HashMap::from(filters)),
         };
         let listed = client
             .list_volumes(Some(options))
             .await
             .map_err(|e| failed("cannot list volumes", e))?;
-        for volume in listed.volumes.unwrap_or_default() {
-            if !volume.name.starts_with(VOLUMES) || volume.name == *own {
-                continue;
-            }
-            let options = None::<RemoveVolumeOptions>;
-            match unless_gone(client.remove_volume(&volume.name, options).await) {
-                Ok(()) => swept.volumes.push(volume.name),
-                // A container of another version still runs from it.
-                Err(error) if status(&error) == Some(409) => {}
-                Err(error) => {
-                    let what = format!("cannot remove volume {}", volume.name);
-                    return Err(failed(what, error));
-                }
-            }
-        }
-        Ok(())
+        let volumes = listed.volumes.unwrap_or_default();
+        Ok(volumes.into_iter().map(|volume| volume.name).collect())
     }
 }
