@@ -4,51 +4,182 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// An ordinary user that no host has.
-pub const ORDINARY: u32 = 12345;
+const ORDINARY: u32 = 12345;
 
 const PRELUDE: &str = include_str!("prelude.py");
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Who starts the sandbox.
+/// Where an attack is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum Place {
+    /// A native sandbox that root starts.
     Root,
+    /// A native sandbox that an ordinary user starts.
     User,
+    /// A container of the engine that `DOCKER_HOST` names.
+    Docker,
 }
 
-/// Makes two tests of an attack: on a sandbox of root, and on one of an ordinary user.
-#[macro_export]
-macro_rules! as_both {
-    ($($(#[$doc:meta])* fn $name:ident($host:ident) $body:block)*) => {$(
-        $(#[$doc])*
-        mod $name {
-            #[allow(unused_imports)]
-            use super::*;
+impl Place {
+    pub fn is_native(self) -> bool {
+        matches!(self, Self::Root | Self::User)
+    }
 
-            fn attack($host: ringfence_tests::Host) $body
-
-            #[test]
-            fn root() {
-                attack(ringfence_tests::Host::new(ringfence_tests::Who::Root));
-            }
-
-            #[test]
-            fn user() {
-                attack(ringfence_tests::Host::new(ringfence_tests::Who::User));
-            }
+    /// What `ringfence run` and `serve` need to know.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Root | Self::User => &[],
+            Self::Docker => &["--backend", "docker", "--image", "ringfence-test/python"],
         }
-    )*};
+    }
+
+    /// What they need of the environment.
+    fn environment(self) -> Option<(&'static str, OsString)> {
+        match self {
+            Self::Root | Self::User => None,
+            Self::Docker => Some((
+                "DOCKER_HOST",
+                std::env::var_os("DOCKER_HOST")
+                    .expect("DOCKER_HOST is not set: export $(tests/engines/docker-up)"),
+            )),
+        }
+    }
+}
+
+/// An attack of the list.
+pub struct Attack {
+    pub name: &'static str,
+    pub run: fn(Host),
+    /// Why it can't be made on a container.
+    pub native_only: &'static [&'static str],
+}
+
+/// Makes tests of a list of attacks: each on a native sandbox of root and on one of an ordinary
+/// user, and all of them together on containers. What says `native_only` says why.
+#[macro_export]
+macro_rules! attacks {
+    ($($(#[$doc:meta])* fn $name:ident($host:ident) $(native_only $why:literal)? $body:block)*) => {
+        $(
+            $(#[$doc])*
+            mod $name {
+                #[allow(unused_imports)]
+                use super::*;
+
+                pub(super) fn attack($host: ringfence_tests::Host) $body
+
+                #[test]
+                fn root() {
+                    attack(ringfence_tests::Host::new(ringfence_tests::Place::Root));
+                }
+
+                #[test]
+                fn user() {
+                    attack(ringfence_tests::Host::new(ringfence_tests::Place::User));
+                }
+            }
+        )*
+
+        const ATTACKS: &[ringfence_tests::Attack] = &[$(ringfence_tests::Attack {
+            name: stringify!($name),
+            run: $name::attack,
+            native_only: &[$($why)?],
+        }),*];
+
+        #[test]
+        fn docker() {
+            ringfence_tests::on_containers(ringfence_tests::Place::Docker, ATTACKS);
+        }
+    };
+}
+
+/// Makes these attacks one after the other; those that do no harm share one container.
+pub fn on_containers(place: Place, attacks: &[Attack]) {
+    let shared = Arc::new(Shared::start(place));
+    let mut failed = Vec::new();
+    for attack in attacks {
+        let say = |text: &str| {
+            let _ = writeln!(std::io::stderr(), "{}: {text}", attack.name);
+        };
+        if let [why, ..] = attack.native_only {
+            say(&format!("not on containers: {why}"));
+            continue;
+        }
+        let mut host = Host::new(place);
+        host.shared = Some(Arc::clone(&shared));
+        let begun = Instant::now();
+        let made = std::panic::catch_unwind(AssertUnwindSafe(|| (attack.run)(host)));
+        say(&format!("{:?}", begun.elapsed()));
+        if made.is_err() {
+            failed.push(attack.name);
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?} failed, see above");
+}
+
+/// A server with one session, whose sandbox harmless attacks share.
+struct Shared {
+    server: Child,
+    url: String,
+    _folder: TempDir,
+}
+
+impl Shared {
+    fn start(place: Place) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut server = Command::new(ringfence())
+            .args([
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--no-auth",
+                "--state-dir",
+            ])
+            .arg(folder.path().join("state"))
+            .args(place.options())
+            .envs(place.environment())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start a server");
+        let mut lines = BufReader::new(server.stderr.take().expect("its words")).lines();
+        let url = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| {
+                let (_, rest) = line.split_once("listening on ")?;
+                Some(rest.split(' ').next()?.to_owned())
+            })
+            .expect("the server ended at once");
+        std::thread::spawn(move || lines.for_each(drop));
+        Self {
+            server,
+            url,
+            _folder: folder,
+        }
+    }
+}
+
+impl Drop for Shared {
+    /// The last server that stops ends its sessions.
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.server);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.server.wait();
+    }
 }
 
 /// The program under test: `RINGFENCE_BIN`, or the one beside this test, built if it is missing.
@@ -80,15 +211,16 @@ fn is_root() -> bool {
 
 /// A place of its own on the host, from which sandboxes are started.
 pub struct Host {
-    pub who: Who,
+    pub place: Place,
     folder: TempDir,
     program: PathBuf,
+    shared: Option<Arc<Shared>>,
 }
 
 impl Host {
-    pub fn new(who: Who) -> Self {
+    pub fn new(place: Place) -> Self {
         assert!(
-            who == Who::User || is_root(),
+            place == Place::User || is_root(),
             "this attacks a sandbox of root: run the tests as root (attacks on those of an \
              ordinary user run as anybody)"
         );
@@ -106,9 +238,10 @@ impl Host {
         }
         fs::set_permissions(&program, open).expect("open the program");
         let host = Self {
-            who,
+            place,
             folder,
             program,
+            shared: None,
         };
         for name in ["home", "state", "cache"] {
             host.owned_folder(name);
@@ -120,11 +253,11 @@ impl Host {
         self.folder.path().join(name)
     }
 
-    /// A folder of whoever starts the sandbox.
+    /// A folder of whoever starts the sandbox; for containers, of an ordinary user.
     pub fn owned_folder(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir(&path).expect("make a folder");
-        if self.who == Who::User && is_root() {
+        if self.place != Place::Root && is_root() {
             chown(&path, Some(ORDINARY), Some(ORDINARY)).expect("give a folder away");
         }
         path
@@ -146,24 +279,37 @@ impl Host {
             .env("HOME", self.path("home"))
             .env("RINGFENCE_STATE_DIR", self.path("state"))
             .env("RINGFENCE_CACHE_DIR", self.path("cache"))
+            .envs(self.place.environment())
             .current_dir(self.folder.path())
             .stdin(Stdio::null());
-        if self.who == Who::User && is_root() {
+        if self.place == Place::User && is_root() {
             command.uid(ORDINARY).gid(ORDINARY);
         }
     }
 
-    /// `ringfence run` with these options and this code.
-    pub fn sandbox(&self, options: &[&str], code: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        self.own(&mut command);
-        let code = format!("{}{code}", given(args));
-        command.arg("run").args(options).args(["-c", &code]);
-        command
-    }
-
     pub fn program(&self) -> &Path {
         &self.program
+    }
+
+    /// `ringfence run` with these options and this code: a sandbox of its own.
+    pub fn sandbox(&self, options: &[&str], code: &str, args: &[&str]) -> Command {
+        self.sandbox_by(&[], options, code, args)
+    }
+
+    /// The same, started by another program.
+    fn sandbox_by(&self, starter: &[&str], options: &[&str], code: &str, args: &[&str]) -> Command {
+        let mut words: Vec<OsString> = starter.iter().map(OsString::from).collect();
+        words.push(self.program.clone().into());
+        let mut command = Command::new(&words[0]);
+        self.own(&mut command);
+        let code = format!("{}{code}", given(args));
+        command
+            .args(&words[1..])
+            .arg("run")
+            .args(self.place.options())
+            .args(options)
+            .args(["-c", &code]);
+        command
     }
 
     /// Runs code inside and waits for the end.
@@ -171,9 +317,27 @@ impl Host {
         finish(&mut self.sandbox(options, code, args))
     }
 
-    /// Runs a probe inside.
+    /// Runs a probe inside. Without options it must do no harm: others may share the sandbox.
     pub fn inside(&self, options: &[&str], probe: &str, args: &[&str]) -> Answer {
+        if let Some(shared) = self.shared.as_deref().filter(|_| options.is_empty()) {
+            let mut command = Command::new(&self.program);
+            self.own(&mut command);
+            let code = whole(probe, args);
+            command.args(["exec", "shared", "--url", &shared.url, "--"]);
+            command.args(["python3", "-c", &code]);
+            return Answer::of(&finish(&mut command));
+        }
         Answer::of(&self.run(options, &script(probe), args))
+    }
+
+    /// Runs a probe in a sandbox that another program starts.
+    pub fn inside_by(&self, starter: &[&str], probe: &str, args: &[&str]) -> Answer {
+        Answer::of(&finish(&mut self.sandbox_by(
+            starter,
+            &[],
+            &script(probe),
+            args,
+        )))
     }
 
     /// The control: the same probe on the host, as the one who runs the tests.
@@ -194,8 +358,19 @@ impl Host {
         Answer::of(&finish(&mut command))
     }
 
-    /// Ids that have a folder now.
-    pub fn states(&self) -> Vec<String> {
+    /// Ids of sandboxes that are there now.
+    pub fn sandboxes(&self) -> Vec<String> {
+        if self.place == Place::Docker {
+            let name = fs::read_to_string(self.path("state/.docker/.name")).unwrap_or_default();
+            let filter = format!("label=ringfence.state={name}");
+            let format = "{{.Label \"ringfence\"}}";
+            let mut docker = Command::new("docker");
+            docker.args(["ps", "-a", "--filter", &filter, "--format", format]);
+            let output = finish(&mut docker);
+            assert!(output.status.success(), "{output:?}");
+            let text = String::from_utf8_lossy(&output.stdout);
+            return text.lines().map(str::to_owned).collect();
+        }
         let entries = fs::read_dir(self.path("state")).expect("read the state folder");
         entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -211,6 +386,9 @@ fn given(args: &[&str]) -> String {
 impl Drop for Host {
     /// Janitors need the state folder to find what they have to remove.
     fn drop(&mut self) {
+        if !self.place.is_native() {
+            return;
+        }
         let deadline = Instant::now() + Duration::from_secs(20);
         while fs::read_dir(self.path("state")).is_ok_and(|mut left| left.next().is_some())
             && Instant::now() < deadline
@@ -433,9 +611,8 @@ impl Running {
 
     /// Reads lines from its output until one is this.
     pub fn wait_for_line(&mut self, line: &str) {
-        use std::io::BufRead as _;
         let output = self.0.stdout.take().expect("its output");
-        let mut reader = std::io::BufReader::new(output);
+        let mut reader = BufReader::new(output);
         let mut text = String::new();
         loop {
             text.clear();

@@ -1,6 +1,6 @@
 //! Two sandboxes at once neither see nor reach each other.
 
-use ringfence_tests::{Running, as_both, script, unique, whole};
+use ringfence_tests::{Running, attacks, script, unique, whole};
 use std::process::{Command, Stdio};
 
 /// Offers everything by which processes of one machine find each other.
@@ -56,7 +56,7 @@ judge_all(
 )
 "#;
 
-as_both! {
+attacks! {
     fn find_each_other(host) {
         let key = (0x5246_0000u32 + std::process::id() % 0xffff).to_string();
         let name = unique();

@@ -1,10 +1,10 @@
 //! The guest is process 1 of the sandbox and has the same user as the code: killing it, starving
 //! it, reading it, speaking in its place.
 
-use ringfence_tests::{as_both, script};
+use ringfence_tests::{attacks, script};
 use std::time::{Duration, Instant};
 
-as_both! {
+attacks! {
     fn read_the_guest(host) {
         let probe = r#"
 def read(path):

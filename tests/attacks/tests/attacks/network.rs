@@ -1,6 +1,6 @@
 //! Everything that listens on the host or near it.
 
-use ringfence_tests::{as_both, script, unique};
+use ringfence_tests::{attacks, script, unique};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
@@ -19,7 +19,7 @@ def connect():
 judge(connect)
 "#;
 
-as_both! {
+attacks! {
     fn loopback_of_the_host(host) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
@@ -62,13 +62,13 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
     }
 
     /// The guest's own socket, from inside, while it listens.
-    fn socket_of_the_guest(host) {
+    fn socket_of_the_guest(host) native_only "a container's guest has no socket outside" {
         let ask = "ARGS.append(input())\n".to_owned() + CONNECT_UNIX + "input()\n";
         let mut command = host.sandbox(&[], &script(&ask), &[]);
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
         let mut sandbox = ringfence_tests::Running::start(&mut command);
         let socket = || {
-            let id = host.states().into_iter().next()?;
+            let id = host.sandboxes().into_iter().next()?;
             Some(host.path("state").join(id).join("guest.sock")).filter(|p| p.exists())
         };
         ringfence_tests::wait_until("the sandbox", || socket().is_some());

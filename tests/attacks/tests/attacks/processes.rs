@@ -1,6 +1,6 @@
 //! Processes of the host: seeing them, signalling them, reading them.
 
-use ringfence_tests::{Running, as_both, script, unique};
+use ringfence_tests::{Running, attacks, script, unique};
 use std::process::Command;
 
 /// The marker travels backwards, so that the probe does not find itself.
@@ -8,7 +8,7 @@ fn backwards(text: &str) -> String {
     text.chars().rev().collect()
 }
 
-as_both! {
+attacks! {
     fn see_host_processes(host) {
         let probe = r#"
 def find():
@@ -181,10 +181,7 @@ judge_all(controlling=lambda: os.open("/dev/tty", os.O_RDWR), fake=fake)
             except OSError: break\n if not part: break\n text += part\nsys.stdout.write(text.decode())";
         let starter = ["/usr/bin/python3", "-c", on_terminal];
         let control = host.outside_by(&starter, probe, &[]);
-        let mut command = Command::new(starter[0]);
-        host.own(&mut command);
-        command.args(&starter[1..]).arg(host.program()).args(["run", "-c", &script(probe)]);
-        let inside = ringfence_tests::Answer::of(&ringfence_tests::finish(&mut command));
+        let inside = host.inside_by(&starter, probe, &[]);
         inside.all_denied(control.all_reached(), &["ENXIO", "EPERM"]);
     }
 }
