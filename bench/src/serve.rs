@@ -12,10 +12,21 @@ use serde_json::json;
 use session::bare;
 use std::io::Write as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 const CLIENTS: usize = 8;
+
+const IMAGE: &str = "ringfence-test/python";
+const DOCKER: [&str; 4] = ["--backend", "docker", "--image", IMAGE];
+
+fn has_image() -> bool {
+    let mut inspect = Command::new("docker");
+    inspect.args(["image", "inspect", IMAGE]);
+    inspect.stdout(Stdio::null()).stderr(Stdio::null());
+    inspect.status().is_ok_and(|status| status.success())
+}
 
 /// How often eight threads can do it in a second, each `times` times.
 fn per_second(times: usize, work: impl Fn() -> Result<()> + Sync) -> Result<f64> {
@@ -54,10 +65,24 @@ fn main() -> Result<()> {
 fn measure(home: &Path, rounds: usize, sessions: usize) -> Result<()> {
     let server = Server::start(&home.join("state"), sessions + CLIENTS + 16)?;
     let mut client = Client::new(&server)?;
+    // The same REPL in a container, where an engine with the image answers.
+    let contained = match has_image() {
+        true => Some(Server::start_with(&home.join("docker"), 1, &DOCKER, &[])?),
+        false => None,
+    };
+    let mut contained = match &contained {
+        Some(server) => {
+            let mut client = Client::new(server)?;
+            let id = client.create()?;
+            Some((client, id))
+        }
+        None => None,
+    };
     let code = json!({"tool": "code_execution", "input": {"code": "print(1)"}}).to_string();
     let bash = json!({"tool": "bash_code_execution", "input": {"command": "echo 1"}}).to_string();
     let live = client.create()?;
     let (mut base, mut first, mut call, mut shell) = (vec![], vec![], vec![], vec![]);
+    let mut in_docker = vec![];
     for round in 0..rounds + 3 {
         let bare = bare()?;
         let start = Instant::now();
@@ -75,10 +100,18 @@ fn measure(home: &Path, rounds: usize, sessions: usize) -> Result<()> {
             client.exec(&live, &bash, "1\n")?;
             shell.push(start.elapsed());
         }
+        if let Some((client, id)) = &mut contained {
+            for _ in 0..10 {
+                let start = Instant::now();
+                client.exec(id, &code, "1")?;
+                in_docker.push(start.elapsed());
+            }
+        }
         // The first rounds fill the caches of all of them.
         if round < 3 {
             call.clear();
             shell.clear();
+            in_docker.clear();
             continue;
         }
         base.push(bare);
@@ -97,7 +130,11 @@ fn measure(home: &Path, rounds: usize, sessions: usize) -> Result<()> {
         ("create a session and get the first print(1)", &first, "1.6"),
         ("REPL call print(1)", &call, "0.04"),
         ("bash call echo 1", &shell, "0.30"),
-    ] {
+        ("REPL call print(1) in Docker", &in_docker, "0.10"),
+    ]
+    .into_iter()
+    .filter(|(_, samples, _)| !samples.is_empty())
+    {
         let (p50, p99) = (quantile(samples, 0.5), quantile(samples, 0.99));
         let ratio = p50 / unit;
         writeln!(

@@ -4,6 +4,7 @@ pub use ringfence_http_tests::{Outcome, Server, ringfence};
 
 use serde_json::{Value, json};
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Where the engine listens. A test without an engine fails: nothing here is skipped.
@@ -33,6 +34,19 @@ pub fn docker_ok(args: &[&str]) -> Outcome<String> {
         return Err(format!("docker {}: {stderr}", args.join(" ")).into());
     }
     Ok(String::from_utf8(done.stdout)?.trim_end().to_owned())
+}
+
+/// `ringfence gc` on the state of a server.
+pub fn gc(state: &Path) -> Outcome {
+    let done = Command::new(ringfence())
+        .arg("gc")
+        .env("RINGFENCE_STATE_DIR", state)
+        .env("DOCKER_HOST", engine()?)
+        .output()?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&done.stderr).into_owned().into()),
+    }
 }
 
 /// The image of sessions that name none.

@@ -2,7 +2,8 @@
 //! left behind.
 
 use ringfence_docker_tests::{
-    IMAGE, Outcome, Server, container, docker_ok, engine, label, ringfence, serve, session, shell,
+    IMAGE, Outcome, Removed, Server, container, docker_ok, engine, gc, label, ringfence, serve,
+    session, shell, unique,
 };
 use serde_json::json;
 use std::io::{BufRead as _, BufReader};
@@ -189,5 +190,35 @@ async fn a_hundred_sandboxes_that_are_made_and_killed_leave_nothing() -> Outcome
         .filter(|name| !name.starts_with('.'))
         .collect();
     assert!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_work_folder_whose_container_others_removed_goes() -> Outcome {
+    let server = serve(&["--allow", "volumes"])?;
+    let name = unique("rf-own-");
+    let _volume = Removed("volume", name.clone());
+    let id = session(
+        &server,
+        &json!({"volumes": [{"name": name, "to": "/data"}]}),
+    )
+    .await?;
+    shell(&server, &id, "echo mine > file").await?;
+    let work = |id: &str| {
+        let own = ["--filter", &label(id), "--filter", "label=ringfence.work"];
+        docker_ok(&[&["volume", "ls", "-q"][..], &own].concat())
+    };
+    let other = session(&server, &json!({})).await?;
+    docker_ok(&["rm", "-f", &container(&id)?])?;
+    // The control: it is left behind.
+    assert_ne!(work(&id)?, "");
+    gc(&server.state)?;
+    assert_eq!(work(&id)?, "");
+    // What has a name is somebody's, and what has a container is in use.
+    assert_eq!(
+        docker_ok(&["volume", "ls", "-q", "--filter", &format!("name={name}")])?,
+        name
+    );
+    assert_ne!(work(&other)?, "");
     Ok(())
 }

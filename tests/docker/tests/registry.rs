@@ -1,8 +1,9 @@
 //! Images of a real registry on loopback, with and without a password.
 
 use ringfence_docker_tests::{
-    Outcome, Removed, docker, docker_ok, engine, ringfence, serve, unique,
+    Outcome, Removed, docker, docker_ok, engine, ringfence, serve, shell, unique,
 };
+use ringfence_http_tests::events::Got;
 use serde_json::json;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -198,5 +199,72 @@ async fn a_server_fetches_too() -> Outcome {
     let body = json!({"spec": {"container": {"image": registry.image}}});
     let (status, answer) = server.post("/sessions", &body).await?;
     assert_eq!(status, 201, "{answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_tells_how_far_a_fetching_is() -> Outcome {
+    let registry = Registry::start(false)?;
+    let server = serve(&[])?;
+    let make = async |image: &str| -> Outcome<Vec<Got>> {
+        let body = json!({"spec": {"container": {"image": image}}});
+        let mut events = server
+            .events("POST", "/sessions", Some(&body), None)
+            .await?;
+        let mut all = Vec::new();
+        while let Some(event) = events.next().await? {
+            all.push(event);
+        }
+        Ok(all)
+    };
+    let all = make(&registry.image).await?;
+    let (last, before) = all.split_last().ok_or("no events")?;
+    assert_eq!(last.name, "done", "{all:?}");
+    assert!(!before.is_empty(), "{all:?}");
+    for event in before {
+        assert_eq!(event.name, "progress", "{event:?}");
+        assert_eq!(event.data["image"], registry.image, "{event:?}");
+        assert!(
+            event.data["current"].as_u64() <= event.data["total"].as_u64(),
+            "{event:?}"
+        );
+    }
+    let id = last.data["session_id"].as_str().ok_or("no session")?;
+    assert_eq!(shell(&server, id, "echo works").await?, "works");
+    // What is there is not fetched again; what can't be fetched is told.
+    let all = make(&registry.image).await?;
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert_eq!(all[0].name, "done");
+    let all = make(&format!("{}-not-there", registry.image)).await?;
+    let last = all.last().ok_or("no events")?;
+    assert_eq!(last.name, "failure", "{all:?}");
+    assert!(last.data.to_string().contains("-not-there"), "{last:?}");
+    Ok(())
+}
+
+/// On a terminal it is a line that moves; there the engine's words are seen too.
+#[test]
+fn a_terminal_shows_how_far_a_fetching_is() -> Outcome {
+    let registry = Registry::start(false)?;
+    let line = format!(
+        "{} run --image {} -- /bin/busybox echo fetched",
+        ringfence().display(),
+        registry.image
+    );
+    let done = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .env("RINGFENCE_STATE_DIR", registry.folder.path().join("state"))
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()?;
+    let seen = String::from_utf8_lossy(&done.stdout);
+    assert!(seen.contains("fetching"), "{seen}");
+    // The line is gone when the output comes.
+    let (_, output) = seen
+        .trim_end()
+        .rsplit_once('\r')
+        .ok_or("no line that moves")?;
+    assert!(output.contains("fetched"), "{seen}");
+    assert!(!output.contains("fetching"), "{seen}");
     Ok(())
 }

@@ -8,6 +8,30 @@ use std::time::Duration;
 
 const ENABLED: (&str, &str) = ("SANDBOX_ENABLED", "true");
 
+/// Options of a server whose sandboxes are containers.
+const DOCKER: [&str; 4] = ["--backend", "docker", "--image", "ringfence-test/python"];
+
+/// Makes two tests of one: on native sandboxes, and on containers.
+macro_rules! on_both {
+    (async fn $name:ident($args:ident) $body:block) => {
+        mod $name {
+            use super::*;
+
+            async fn trial($args: &[&str]) -> Outcome $body
+
+            #[tokio::test]
+            async fn native() -> Outcome {
+                trial(&[]).await
+            }
+
+            #[tokio::test]
+            async fn docker() -> Outcome {
+                trial(&DOCKER).await
+            }
+        }
+    };
+}
+
 /// A server with its state, which outlives it.
 struct Manager {
     server: Server,
@@ -147,74 +171,75 @@ async fn disabled_routes_say_so() -> Outcome {
     Ok(())
 }
 
-#[tokio::test]
-async fn the_client_gets_a_sandbox_and_works_in_it() -> Outcome {
-    let manager = Manager::start(&[], &[])?;
-    let chat = id("chat/1 ä");
-    let body = json!({"session_id": chat, "image": "", "agent_name": "helper",
-                      "namespace": "default", "env": {"GREETING": "hello"}, "later": {"x": 1}});
-    let daemon = manager.sandbox(&body).await?;
-    assert_eq!(daemon.ask("GET", "/health", None).await?.0, 200);
+on_both! {
+    async fn the_client_gets_a_sandbox_and_works_in_it(args) {
+        let manager = Manager::start(args, &[])?;
+        let chat = id("chat/1 ä");
+        let body = json!({"session_id": chat, "image": "", "agent_name": "helper",
+                          "namespace": "default", "env": {"GREETING": "hello"}, "later": {"x": 1}});
+        let daemon = manager.sandbox(&body).await?;
+        assert_eq!(daemon.ask("GET", "/health", None).await?.0, 200);
 
-    // The first call names the folder /, the next ones what the last one answered with.
-    let first = json!({"command": "echo $GREETING $SANDBOX_ROOT $SANDBOX_PORT; cd sandbox/workspace; mkdir d; cd d",
-                       "workdir": "/"});
-    let done = daemon.exec("bash", &first).await?;
-    assert_eq!(done["stdout"], "hello /sandbox/workspace 8080\n", "{done}");
-    assert_eq!(done["cwd"], "/sandbox/workspace/d");
-    let next = json!({"command": "echo \"$1\" > made.txt; echo err >&2; exit 7", "args": ["a b"],
-                      "workdir": done["cwd"]});
-    let done = daemon.exec("bash", &next).await?;
-    assert_eq!(
-        (&done["stderr"], &done["exit_code"]),
-        (&json!("err\n"), &json!(7))
-    );
-    assert!(done["duration_ms"].is_u64(), "{done}");
+        // The first call names the folder /, the next ones what the last one answered with.
+        let first = json!({"command": "echo $GREETING $SANDBOX_ROOT $SANDBOX_PORT; cd sandbox/workspace; mkdir d; cd d",
+                           "workdir": "/"});
+        let done = daemon.exec("bash", &first).await?;
+        assert_eq!(done["stdout"], "hello /sandbox/workspace 8080\n", "{done}");
+        assert_eq!(done["cwd"], "/sandbox/workspace/d");
+        let next = json!({"command": "echo \"$1\" > made.txt; echo err >&2; exit 7", "args": ["a b"],
+                          "workdir": done["cwd"]});
+        let done = daemon.exec("bash", &next).await?;
+        assert_eq!(
+            (&done["stderr"], &done["exit_code"]),
+            (&json!("err\n"), &json!(7))
+        );
+        assert!(done["duration_ms"].is_u64(), "{done}");
 
-    let made = Daemon::file("/sandbox/workspace/d/made.txt");
-    let (status, read) = daemon.ask("GET", &made, None).await?;
-    let text = json!({"path": "/sandbox/workspace/d/made.txt", "content": "a b\n"});
-    assert_eq!((status, &read), (200, &text));
-    let write = json!({"path": "/sandbox/workspace/50% ü.txt", "content": "x = 41 + 1"});
-    let path = Daemon::file("/sandbox/workspace/50% ü.txt");
-    assert_eq!(
-        daemon.ask("POST", &path, Some(&write)).await?,
-        (200, write.clone())
-    );
-    assert_eq!(
-        daemon.bash("cat '50% ü.txt'").await?["stdout"],
-        "x = 41 + 1"
-    );
-    let script = json!({"script": "import sys\nexec(open('50% ü.txt').read())\nprint(x, sys.argv[1])",
-                        "args": ["y"]});
-    assert_eq!(daemon.exec("python", &script).await?["stdout"], "42 y\n");
-    let (status, _) = daemon.ask("DELETE", &path, None).await?;
-    assert!((200..300).contains(&status), "{status}");
-    assert_eq!(daemon.ask("GET", &path, None).await?.0, 404);
+        let made = Daemon::file("/sandbox/workspace/d/made.txt");
+        let (status, read) = daemon.ask("GET", &made, None).await?;
+        let text = json!({"path": "/sandbox/workspace/d/made.txt", "content": "a b\n"});
+        assert_eq!((status, &read), (200, &text));
+        let write = json!({"path": "/sandbox/workspace/50% ü.txt", "content": "x = 41 + 1"});
+        let path = Daemon::file("/sandbox/workspace/50% ü.txt");
+        assert_eq!(
+            daemon.ask("POST", &path, Some(&write)).await?,
+            (200, write.clone())
+        );
+        assert_eq!(
+            daemon.bash("cat '50% ü.txt'").await?["stdout"],
+            "x = 41 + 1"
+        );
+        let script = json!({"script": "import sys\nexec(open('50% ü.txt').read())\nprint(x, sys.argv[1])",
+                            "args": ["y"]});
+        assert_eq!(daemon.exec("python", &script).await?["stdout"], "42 y\n");
+        let (status, _) = daemon.ask("DELETE", &path, None).await?;
+        assert!((200..300).contains(&status), "{status}");
+        assert_eq!(daemon.ask("GET", &path, None).await?.0, 404);
 
-    // By the same id it is the same one, also for others who ask.
-    assert_eq!(manager.sandbox(&body).await?, daemon);
-    let named = format!("/api/sandbox/{}", escape(&chat));
-    let (status, shown) = manager.server.get(&named).await?;
-    assert_eq!((status, Daemon::of(&shown, &chat)?), (200, daemon.clone()));
-    let other = manager.sandbox(&one("other")).await?;
-    assert_ne!(other, daemon);
-    assert_eq!(
-        other.bash("ls; pwd").await?["stdout"],
-        "/sandbox/workspace\n"
-    );
+        // By the same id it is the same one, also for others who ask.
+        assert_eq!(manager.sandbox(&body).await?, daemon);
+        let named = format!("/api/sandbox/{}", escape(&chat));
+        let (status, shown) = manager.server.get(&named).await?;
+        assert_eq!((status, Daemon::of(&shown, &chat)?), (200, daemon.clone()));
+        let other = manager.sandbox(&one("other")).await?;
+        assert_ne!(other, daemon);
+        assert_eq!(
+            other.bash("ls; pwd").await?["stdout"],
+            "/sandbox/workspace\n"
+        );
 
-    let (status, gone) = manager.server.ask("DELETE", &named, None).await?;
-    assert_eq!((status, &gone["error"]), (200, &json!(false)), "{gone}");
-    let (status, unknown) = manager.server.get(&named).await?;
-    assert_eq!(
-        (status, &unknown["error"]),
-        (404, &json!(true)),
-        "{unknown}"
-    );
-    assert!(daemon.bash("true").await.is_err());
-    assert_eq!(other.bash("echo on").await?["stdout"], "on\n");
-    Ok(())
+        let (status, gone) = manager.server.ask("DELETE", &named, None).await?;
+        assert_eq!((status, &gone["error"]), (200, &json!(false)), "{gone}");
+        let (status, unknown) = manager.server.get(&named).await?;
+        assert_eq!(
+            (status, &unknown["error"]),
+            (404, &json!(true)),
+            "{unknown}"
+        );
+        assert!(daemon.bash("true").await.is_err());
+        assert_eq!(other.bash("echo on").await?["stdout"], "on\n");
+        Ok(())
+    }
 }
 
 #[tokio::test]
@@ -261,80 +286,83 @@ async fn what_is_wrong_is_a_failure_of_the_contract() -> Outcome {
     Ok(())
 }
 
-#[tokio::test]
-async fn a_timeout_is_an_answer_and_leaves_nothing_running() -> Outcome {
-    let manager = Manager::start(&[], &[])?;
-    let daemon = manager.sandbox(&one("a")).await?;
-    let body =
-        json!({"command": "echo begun; setsid sleep 4321 & sleep 4321", "timeout_seconds": 1});
-    let done = daemon.exec("bash", &body).await?;
-    assert_eq!(
-        (&done["exit_code"], &done["stdout"]),
-        (&json!(124), &json!("begun\n"))
-    );
-    assert!(
-        done["stderr"]
-            .as_str()
-            .unwrap_or_default()
-            .contains("time limit"),
-        "{done}"
-    );
-    let left = daemon.bash("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 432[1]'");
-    assert_eq!(left.await?["stdout"], "0\n");
-    Ok(())
-}
-
-#[tokio::test]
-async fn files_outside_of_the_root_are_forbidden() -> Outcome {
-    let manager = Manager::start(&[], &[])?;
-    let daemon = manager.sandbox(&one("a")).await?;
-    // The control: commands can read it.
-    let seen = daemon.bash("ln -s /etc/passwd link; head -c4 link").await?;
-    assert_eq!(seen["stdout"], "root");
-    for path in [
-        "/etc/passwd",
-        "../../etc/passwd",
-        "/sandbox/workspace/link",
-        "/sandbox/other",
-    ] {
-        let write = json!({"path": path, "content": "x"});
+on_both! {
+    async fn a_timeout_is_an_answer_and_leaves_nothing_running(args) {
+        let manager = Manager::start(args, &[])?;
+        let daemon = manager.sandbox(&one("a")).await?;
+        let body =
+            json!({"command": "echo begun; setsid sleep 4321 & sleep 4321", "timeout_seconds": 1});
+        let done = daemon.exec("bash", &body).await?;
         assert_eq!(
-            daemon.ask("GET", &Daemon::file(path), None).await?.0,
-            403,
-            "{path}"
+            (&done["exit_code"], &done["stdout"]),
+            (&json!(124), &json!("begun\n"))
         );
-        assert_eq!(
-            daemon
-                .ask("POST", &Daemon::file(path), Some(&write))
-                .await?
-                .0,
-            403,
-            "{path}"
+        assert!(
+            done["stderr"]
+                .as_str()
+                .unwrap_or_default()
+                .contains("time limit"),
+            "{done}"
         );
+        let left = daemon.bash("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 432[1]'");
+        assert_eq!(left.await?["stdout"], "0\n");
+        Ok(())
     }
-    // Bytes that are no text come as they are.
-    daemon.bash("printf '\\377\\000' > b.bin").await?;
-    let raw = reqwest::Client::new()
-        .get(format!("{}/files/b.bin", daemon.url))
-        .header("accept", "application/octet-stream")
-        .send()
-        .await?;
-    assert_eq!(raw.headers()["content-type"], "application/octet-stream");
-    assert_eq!(raw.bytes().await?.as_ref(), [0xff, 0]);
-    Ok(())
 }
 
-#[tokio::test]
-async fn a_suspended_sandbox_is_started_again_by_the_next_call() -> Outcome {
-    let manager = Manager::start(&["--workspace-in", "disk"], &[])?;
-    let daemon = manager.sandbox(&one("a")).await?;
-    daemon.bash("echo kept > file").await?;
-    let session = daemon.pod.replacen('-', "_", 1);
-    let path = format!("/sessions/{session}/suspend");
-    assert_eq!(manager.server.post(&path, &json!({})).await?.0, 204);
-    assert_eq!(daemon.bash("cat file").await?["stdout"], "kept\n");
-    assert_eq!(manager.sandbox(&one("a")).await?, daemon);
-    Ok(())
+on_both! {
+    async fn files_outside_of_the_root_are_forbidden(args) {
+        let manager = Manager::start(args, &[])?;
+        let daemon = manager.sandbox(&one("a")).await?;
+        // The control: commands can read it.
+        let seen = daemon.bash("ln -s /etc/passwd link; head -c4 link").await?;
+        assert_eq!(seen["stdout"], "root");
+        for path in [
+            "/etc/passwd",
+            "../../etc/passwd",
+            "/sandbox/workspace/link",
+            "/sandbox/other",
+        ] {
+            let write = json!({"path": path, "content": "x"});
+            assert_eq!(
+                daemon.ask("GET", &Daemon::file(path), None).await?.0,
+                403,
+                "{path}"
+            );
+            assert_eq!(
+                daemon
+                    .ask("POST", &Daemon::file(path), Some(&write))
+                    .await?
+                    .0,
+                403,
+                "{path}"
+            );
+        }
+        // Bytes that are no text come as they are.
+        daemon.bash("printf '\\377\\000' > b.bin").await?;
+        let raw = reqwest::Client::new()
+            .get(format!("{}/files/b.bin", daemon.url))
+            .header("accept", "application/octet-stream")
+            .send()
+            .await?;
+        assert_eq!(raw.headers()["content-type"], "application/octet-stream");
+        assert_eq!(raw.bytes().await?.as_ref(), [0xff, 0]);
+        Ok(())
+    }
+}
+
+on_both! {
+    async fn a_suspended_sandbox_is_started_again_by_the_next_call(args) {
+        let manager = Manager::start(&[args, &["--workspace-in", "disk"]].concat(), &[])?;
+        let daemon = manager.sandbox(&one("a")).await?;
+        daemon.bash("echo kept > file").await?;
+        let session = daemon.pod.replacen('-', "_", 1);
+        let path = format!("/sessions/{session}/suspend");
+        assert_eq!(manager.server.post(&path, &json!({})).await?.0, 204);
+        assert_eq!(daemon.bash("cat file").await?["stdout"], "kept\n");
+        assert_eq!(manager.sandbox(&one("a")).await?, daemon);
+        Ok(())
+    }
 }
 
 /// The process that a sandbox is.
@@ -380,72 +408,74 @@ async fn one_that_nobody_uses_ends_and_the_next_call_makes_a_new_one() -> Outcom
     Ok(())
 }
 
-#[tokio::test]
-async fn a_server_that_was_killed_comes_back_with_every_handle() -> Outcome {
-    let mut manager = Manager::start(&[], &[])?;
-    let daemon = manager.sandbox(&one("a")).await?;
-    daemon.bash("echo kept > file").await?;
-    manager.server.kill()?;
-    assert!(daemon.bash("true").await.is_err());
-    let state = manager.folder.path().join("state");
-    manager.server = Server::start_on(&state, &[], &[ENABLED])?;
-    let (status, shown) = manager.server.get(&named("a")).await?;
-    assert_eq!(status, 200, "{shown}");
-    let again = Daemon::of(&shown, &id("a"))?;
-    assert_eq!(again.pod, daemon.pod);
-    assert_eq!(again.bash("cat file").await?["stdout"], "kept\n");
-    assert_eq!(manager.sandbox(&one("a")).await?, again);
-    Ok(())
+on_both! {
+    async fn a_server_that_was_killed_comes_back_with_every_handle(args) {
+        let mut manager = Manager::start(args, &[])?;
+        let daemon = manager.sandbox(&one("a")).await?;
+        daemon.bash("echo kept > file").await?;
+        manager.server.kill()?;
+        assert!(daemon.bash("true").await.is_err());
+        let state = manager.folder.path().join("state");
+        manager.server = Server::start_on(&state, args, &[ENABLED])?;
+        let (status, shown) = manager.server.get(&named("a")).await?;
+        assert_eq!(status, 200, "{shown}");
+        let again = Daemon::of(&shown, &id("a"))?;
+        assert_eq!(again.pod, daemon.pod);
+        assert_eq!(again.bash("cat file").await?["stdout"], "kept\n");
+        assert_eq!(manager.sandbox(&one("a")).await?, again);
+        Ok(())
+    }
 }
 
-#[tokio::test]
-async fn skills_of_the_agent_are_there_and_cannot_be_changed() -> Outcome {
-    let skills = tempfile::tempdir()?;
-    let folder = skills.path().join("helper/pdf/scripts");
-    std::fs::create_dir_all(&folder)?;
-    let text = "---\nname: pdf\ndescription: Reads PDFs.\n---\n# PDF\n";
-    std::fs::write(skills.path().join("helper/pdf/SKILL.md"), text)?;
-    std::fs::write(folder.join("read.sh"), "echo read")?;
-    std::fs::create_dir_all(skills.path().join("helper/no-skill"))?;
-    std::fs::create_dir_all(skills.path().join("other/xls"))?;
-    std::fs::write(skills.path().join("other/xls/SKILL.md"), "")?;
-    let root = skills.path().to_string_lossy().into_owned();
-    let manager = Manager::start(&[], &[("SKILLS_ROOT", &root)])?;
-    let ask =
-        |name: &str, agent: &str| json!({"session_id": id(name), "image": "", "agent_name": agent});
+on_both! {
+    async fn skills_of_the_agent_are_there_and_cannot_be_changed(args) {
+        let skills = tempfile::tempdir()?;
+        let folder = skills.path().join("helper/pdf/scripts");
+        std::fs::create_dir_all(&folder)?;
+        let text = "---\nname: pdf\ndescription: Reads PDFs.\n---\n# PDF\n";
+        std::fs::write(skills.path().join("helper/pdf/SKILL.md"), text)?;
+        std::fs::write(folder.join("read.sh"), "echo read")?;
+        std::fs::create_dir_all(skills.path().join("helper/no-skill"))?;
+        std::fs::create_dir_all(skills.path().join("other/xls"))?;
+        std::fs::write(skills.path().join("other/xls/SKILL.md"), "")?;
+        let root = skills.path().to_string_lossy().into_owned();
+        let manager = Manager::start(args, &[("SKILLS_ROOT", &root)])?;
+        let ask =
+            |name: &str, agent: &str| json!({"session_id": id(name), "image": "", "agent_name": agent});
 
-    let daemon = manager.sandbox(&ask("a", "helper")).await?;
-    let seen = daemon.bash("cat /sandbox/skills/pdf/SKILL.md; sh /sandbox/skills/pdf/scripts/read.sh; ls /sandbox/skills");
-    assert_eq!(seen.await?["stdout"], format!("{text}read\npdf\n"));
-    for command in [
-        "echo x > /sandbox/skills/pdf/new",
-        "rm /sandbox/skills/pdf/SKILL.md",
-        "mkdir /sandbox/skills/mine",
-    ] {
-        assert_ne!(daemon.bash(command).await?["exit_code"], 0, "{command}");
+        let daemon = manager.sandbox(&ask("a", "helper")).await?;
+        let seen = daemon.bash("cat /sandbox/skills/pdf/SKILL.md; sh /sandbox/skills/pdf/scripts/read.sh; ls /sandbox/skills");
+        assert_eq!(seen.await?["stdout"], format!("{text}read\npdf\n"));
+        for command in [
+            "echo x > /sandbox/skills/pdf/new",
+            "rm /sandbox/skills/pdf/SKILL.md",
+            "mkdir /sandbox/skills/mine",
+        ] {
+            assert_ne!(daemon.bash(command).await?["exit_code"], 0, "{command}");
+        }
+        // The control: elsewhere the same can be done.
+        let done = daemon
+            .bash("mkdir mine && echo x > mine/new && rm mine/new")
+            .await?;
+        assert_eq!(done["exit_code"], 0, "{done}");
+
+        let none = manager.sandbox(&ask("b", "stranger")).await?;
+        assert_ne!(none.bash("ls /sandbox/skills").await?["exit_code"], 0);
+        let (status, answer) = manager
+            .server
+            .post("/api/sandbox", &ask("c", "../helper"))
+            .await?;
+        assert_eq!((status, &answer["error"]), (400, &json!(true)), "{answer}");
+        let outside = tempfile::tempdir()?;
+        std::fs::write(outside.path().join("SKILL.md"), "secret")?;
+        std::os::unix::fs::symlink(outside.path(), skills.path().join("other/out"))?;
+        let (status, answer) = manager
+            .server
+            .post("/api/sandbox", &ask("d", "other"))
+            .await?;
+        assert_eq!((status, &answer["error"]), (403, &json!(true)), "{answer}");
+        Ok(())
     }
-    // The control: elsewhere the same can be done.
-    let done = daemon
-        .bash("mkdir mine && echo x > mine/new && rm mine/new")
-        .await?;
-    assert_eq!(done["exit_code"], 0, "{done}");
-
-    let none = manager.sandbox(&ask("b", "stranger")).await?;
-    assert_ne!(none.bash("ls /sandbox/skills").await?["exit_code"], 0);
-    let (status, answer) = manager
-        .server
-        .post("/api/sandbox", &ask("c", "../helper"))
-        .await?;
-    assert_eq!((status, &answer["error"]), (400, &json!(true)), "{answer}");
-    let outside = tempfile::tempdir()?;
-    std::fs::write(outside.path().join("SKILL.md"), "secret")?;
-    std::os::unix::fs::symlink(outside.path(), skills.path().join("other/out"))?;
-    let (status, answer) = manager
-        .server
-        .post("/api/sandbox", &ask("d", "other"))
-        .await?;
-    assert_eq!((status, &answer["error"]), (403, &json!(true)), "{answer}");
-    Ok(())
 }
 
 #[tokio::test]

@@ -114,3 +114,80 @@ fn languages_are_listed_and_an_unknown_one_is_told() -> Outcome {
     assert!(stderr.contains("did you mean `python`?"), "{stderr}");
     Ok(())
 }
+
+#[test]
+fn a_language_runs_in_an_image() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let docker = ["--backend", "docker", "--image", "ringfence-test/languages"];
+    let code = "puts $stdin.gets.upcase; puts ARGV.inspect; exit 7";
+    let args = [&["run"], &docker[..], &["-l", "ruby", "-c", code, "one"]].concat();
+    let done = run(folder.path(), &args, "words\n")?;
+    let expected = "WORDS\n[\"one\"]\n".to_owned();
+    assert_eq!(printed(&done), (expected, String::new(), Some(7)));
+    // What is compiled has a sandbox for that, too.
+    let code = "package main\nimport \"fmt\"\nfunc main() { fmt.Println(6 * 7) }";
+    let args = [&["run"], &docker[..], &["-l", "go", "-c", code]].concat();
+    let (stdout, stderr, status) = printed(&run(folder.path(), &args, "")?);
+    assert_eq!((stdout.as_str(), status), ("42\n", Some(0)), "{stderr}");
+    Ok(())
+}
+
+/// Nothing breaks: the answer says what is missing, and `auto` needs no engine.
+#[test]
+fn an_engine_that_is_missing_is_an_answer() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let lost = |backend: &str| -> Outcome<Output> {
+        let output = Command::new(ringfence())
+            .args([
+                "run",
+                "--json",
+                "--backend",
+                backend,
+                "-l",
+                "py",
+                "-c",
+                "print(6 * 7)",
+            ])
+            .env("RINGFENCE_STATE_DIR", folder.path().join("state"))
+            .env("DOCKER_HOST", "unix:///nowhere/docker.sock")
+            .stdin(Stdio::null())
+            .output()?;
+        Ok(output)
+    };
+    let done = lost("docker")?;
+    assert!(!done.status.success());
+    let answer: serde_json::Value = serde_json::from_slice(&done.stdout)?;
+    assert_eq!(answer["ok"], false, "{answer}");
+    let error = answer["error"].to_string();
+    assert!(
+        error.contains("docker is not installed or not on PATH"),
+        "{answer}"
+    );
+    let done = lost("auto")?;
+    let answer: serde_json::Value = serde_json::from_slice(&done.stdout)?;
+    assert_eq!(answer["stdout"], "42\n", "{answer}");
+    Ok(())
+}
+
+#[test]
+fn the_list_says_which_images_the_engine_has() -> Outcome {
+    let list = |host: Option<&str>| -> Outcome<Vec<serde_json::Value>> {
+        let folder = tempfile::tempdir()?;
+        let mut command = Command::new(ringfence());
+        command.args(["languages", "--json"]);
+        command.env("RINGFENCE_STATE_DIR", folder.path());
+        let output = command
+            .envs(host.map(|host| ("DOCKER_HOST", host)))
+            .output()?;
+        Ok(serde_json::from_slice(&output.stdout)?)
+    };
+    let known = list(None)?;
+    assert!(known.len() >= 16);
+    for language in &known {
+        assert!(language["image_here"].is_boolean(), "{language}");
+    }
+    for language in list(Some("unix:///nowhere/docker.sock"))? {
+        assert_eq!(language.get("image_here"), None, "{language}");
+    }
+    Ok(())
+}

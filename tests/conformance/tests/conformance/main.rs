@@ -1,7 +1,11 @@
-//! Every behaviour on every backend: the fake, native as root and as an ordinary user, and Docker.
+//! Every behaviour on every backend: the fake, native as root and as an ordinary user, and Docker,
+//! with its own runtime and with gVisor, whose kernel has neither openat2 nor pidfd_open.
+
+mod gvisor;
 
 use libtest_mimic::{Arguments, Failed, Trial as Case};
 use ringfence_conformance::{BEHAVIOURS, Behaviour, Fake, Trial};
+use ringfence_core::Backend;
 use ringfence_core::backend::docker::{self, Docker, Endpoint};
 use ringfence_core::backend::native::{Config, Native};
 use ringfence_core::interpreter::Interpreter;
@@ -29,8 +33,16 @@ fn main() {
             as_user(behaviour)
         }));
         cases.push(Case::test(format!("docker::{name}"), move || {
-            docker(behaviour)
+            docker(behaviour, |docker| docker)
         }));
+        let lacks = gvisor::LACKS.iter().find(|(lacks, _)| *lacks == name);
+        let case = Case::test(format!("gvisor::{name}"), move || {
+            docker(behaviour, |docker| Arc::new(gvisor::Gvisor(docker)))
+        });
+        cases.push(match lacks {
+            Some((_, why)) => case.with_kind(*why).with_ignored_flag(true),
+            None => case,
+        });
     }
     libtest_mimic::run(&arguments, cases).exit();
 }
@@ -74,7 +86,10 @@ fn native(behaviour: &Behaviour) -> Result<(), Failed> {
 }
 
 /// On the engine that `DOCKER_HOST` names, which must be there.
-fn docker(behaviour: &Behaviour) -> Result<(), Failed> {
+fn docker(
+    behaviour: &Behaviour,
+    as_backend: fn(Arc<Docker>) -> Arc<dyn Backend>,
+) -> Result<(), Failed> {
     let state = tempfile::tempdir()?;
     let ringfence = ringfence()?;
     let host = variable("DOCKER_HOST").ok_or("DOCKER_HOST is not set: see tests/engines")?;
@@ -89,7 +104,7 @@ fn docker(behaviour: &Behaviour) -> Result<(), Failed> {
             pool: 0,
         };
         Ok(Trial {
-            backend: Docker::new(config)?,
+            backend: as_backend(Docker::new(config)?),
         })
     })
 }
