@@ -59,6 +59,47 @@ pub struct ContainerSpec {
     pub no_new_privileges: Option<bool>,
     /// `all`, or how many.
     pub gpus: Option<String>,
+    /// What only a cluster knows.
+    pub kubernetes: Option<ClusterSpec>,
+}
+
+/// Options of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct ClusterSpec {
+    /// Labels that its node must have.
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that its node may have.
+    pub tolerations: Vec<Toleration>,
+    /// The service account whose token is mounted; none when absent.
+    pub service_account: Option<String>,
+    /// Secrets for private registries, by their names.
+    pub pull_secrets: Vec<String>,
+    /// A volume claim that is there, for the work folder.
+    pub claim: Option<String>,
+    /// The group that volumes belong to; that of the user when absent.
+    pub fs_group: Option<i64>,
+    /// Serves the daemon of HasteKit at the pod's address too, without a token.
+    pub daemon: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Toleration {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// `Equal` or `Exists`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`; all when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub toleration_seconds: Option<i64>,
 }
 
 /// When an image is fetched.
@@ -148,6 +189,7 @@ pub enum Danger {
     Names,
     Volumes,
     Ports,
+    Cluster,
 }
 
 /// Capabilities that reach nothing outside of a container.
@@ -164,6 +206,18 @@ const HARMLESS: [&str; 11] = [
     "SETPCAP",
     "SETUID",
 ];
+
+impl ClusterSpec {
+    /// It names what belongs to the cluster: nodes, accounts or secrets.
+    fn reaches_beyond(&self) -> bool {
+        !self.node_selector.is_empty()
+            || !self.tolerations.is_empty()
+            || self.service_account.is_some()
+            || !self.pull_secrets.is_empty()
+            || self.fs_group.is_some()
+            || self.daemon
+    }
+}
 
 impl ContainerSpec {
     /// What of it needs leave.
@@ -183,8 +237,15 @@ impl ContainerSpec {
             (Danger::SystemCalls, self.seccomp.is_some()),
             (Danger::NewPrivileges, self.no_new_privileges == Some(false)),
             (Danger::Names, self.name.is_some()),
-            (Danger::Volumes, !self.volumes.is_empty()),
+            (
+                Danger::Volumes,
+                !self.volumes.is_empty() || self.kubernetes.iter().any(|k| k.claim.is_some()),
+            ),
             (Danger::Ports, !self.ports.is_empty()),
+            (
+                Danger::Cluster,
+                self.kubernetes.iter().any(ClusterSpec::reaches_beyond),
+            ),
         ];
         asked
             .into_iter()
@@ -223,6 +284,8 @@ pub struct ContainerPlan {
     pub seccomp: Option<String>,
     pub no_new_privileges: bool,
     pub gpus: Option<Gpus>,
+    #[serde(default)]
+    pub kubernetes: Option<ClusterSpec>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -396,6 +459,7 @@ pub(crate) fn resolve(
         seccomp: spec.seccomp,
         no_new_privileges: spec.no_new_privileges.unwrap_or(!spec.privileged),
         gpus,
+        kubernetes: spec.kubernetes,
     })
 }
 
@@ -596,6 +660,11 @@ mod tests {
                 Danger::Volumes,
             ),
             (r#"{"ports": [{"container": 80}]}"#, Danger::Ports),
+            (r#"{"kubernetes": {"claim": "db"}}"#, Danger::Volumes),
+            (
+                r#"{"kubernetes": {"service_account": "admin"}}"#,
+                Danger::Cluster,
+            ),
         ] {
             assert_eq!(dangers(text), [danger], "{text}");
         }

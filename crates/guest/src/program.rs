@@ -1,7 +1,7 @@
 //! The program: settings from its arguments, then connections until it is told to end.
 
 use crate::files::TRANSFERS;
-use crate::spawn::{nonblocking, take_inherited, told_to_end};
+use crate::spawn::{deny_sockets, nonblocking, take_inherited, told_to_end};
 use crate::stdio::{self, Stdio};
 use crate::{Config, DaemonSettings, Guest, door};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::future::pending;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener as StdTcpListener};
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,8 +21,10 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 const USAGE: &str = "usage: ringfence-guest \
 (--listen-fd N | --listen PATH | --tcp ADDR:PORT | --stdio | --daemon)... \
 [--workspace DIR] [--oom-fd N] [--lifeline-fd N] [--memory-limit BYTES] [--open-files N] [--id ID] \
-[--door NAME] [--end-with-stdio] [--kernel FILE]
+[--file-size BYTES] [--no-sockets] [--forget PREFIX] [--door NAME] [--end-with-stdio] \
+[--secret-digest HEX [--door-port N] [--end-when-alone SECONDS]] [--kernel FILE]
        ringfence-guest relay NAME
+       ringfence-guest install FILE MODE
        ringfence-guest compile PYTHON FILE";
 
 /// Descriptors that this process may have open.
@@ -37,6 +39,16 @@ struct Arguments {
     /// A second way in, for whoever knows the secret that standard input begins with.
     door: Option<String>,
     end_with_stdio: bool,
+    /// The door's secret is known by this from the start; standard input is not needed for it.
+    secret_digest: Option<door::Digest>,
+    /// The door is at this port too.
+    door_port: Option<u16>,
+    /// It ends after so long without anybody inside.
+    end_when_alone: Option<Duration>,
+    /// Nothing that it starts gets a socket but unix ones.
+    no_sockets: bool,
+    /// Variables whose names begin so are not handed on.
+    forget: Option<String>,
     /// The HasteKit daemon on TCP, as its environment says.
     daemon: bool,
     workspace: Option<PathBuf>,
@@ -46,6 +58,7 @@ struct Arguments {
     open_files: Option<u64>,
     /// The kernel as an interpreter has compiled it.
     kernel: Option<PathBuf>,
+    file_size: Option<u64>,
 }
 
 impl Arguments {
@@ -65,6 +78,10 @@ impl Arguments {
                     parsed.daemon = true;
                     continue;
                 }
+                "--no-sockets" => {
+                    parsed.no_sockets = true;
+                    continue;
+                }
                 _ => {}
             }
             let value = words.next();
@@ -81,6 +98,28 @@ impl Arguments {
                 "--listen" => parsed.listen = Some(value()?.into()),
                 "--tcp" => parsed.tcp = Some(value()?),
                 "--door" => parsed.door = Some(value()?),
+                "--forget" => parsed.forget = Some(value()?),
+                "--secret-digest" => {
+                    let digest = door::digest(&value()?);
+                    let digest = digest.ok_or_else(|| format!("{word} needs 64 digits"))?;
+                    parsed.secret_digest = Some(digest);
+                }
+                "--door-port" => {
+                    let port = value()?.parse().ok().filter(|port| *port > 0);
+                    parsed.door_port = Some(port.ok_or_else(|| format!("{word} needs a port"))?);
+                }
+                "--end-when-alone" => {
+                    let seconds = value()?
+                        .parse()
+                        .map_err(|_| format!("{word} needs a number"))?;
+                    parsed.end_when_alone = Some(Duration::from_secs(seconds));
+                }
+                "--file-size" => {
+                    let bytes = value()?
+                        .parse()
+                        .map_err(|_| format!("{word} needs a number"))?;
+                    parsed.file_size = Some(bytes);
+                }
                 "--workspace" => parsed.workspace = Some(value()?.into()),
                 "--kernel" => parsed.kernel = Some(value()?.into()),
                 "--oom-fd" => parsed.oom_fd = Some(number()?),
@@ -108,12 +147,20 @@ impl Arguments {
             parsed.tcp.is_some(),
             parsed.stdio,
             parsed.daemon,
+            parsed.secret_digest.is_some(),
         ];
         if !ways.contains(&true) {
             return Err("nothing to listen on".to_owned());
         }
-        if (parsed.door.is_some() || parsed.end_with_stdio) && !parsed.stdio {
+        let known = parsed.secret_digest.is_some();
+        if (parsed.door.is_some() && !known || parsed.end_with_stdio) && !parsed.stdio {
             return Err("--door and --end-with-stdio need --stdio".to_owned());
+        }
+        if known && (parsed.door.is_none() || parsed.stdio) {
+            return Err("--secret-digest needs --door, and no --stdio".to_owned());
+        }
+        if (parsed.door_port.is_some() || parsed.end_when_alone.is_some()) && !known {
+            return Err("--door-port and --end-when-alone need --secret-digest".to_owned());
         }
         Ok(parsed)
     }
@@ -150,7 +197,7 @@ pub fn complain(message: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
+fn run(words: Vec<String>, mut env: Vec<(String, String)>) -> Result<(), String> {
     // Code of the same user must not read this process's memory or take its descriptors.
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     crate::spawn::forget_fault_handlers();
@@ -164,6 +211,11 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
         && verb == "compile"
     {
         return crate::repl::compile(python.as_ref(), file.as_ref()).map_err(|e| e.to_string());
+    }
+    if let [verb, to, mode] = words.as_slice()
+        && verb == "install"
+    {
+        return install(to, mode).map_err(|e| format!("cannot install to {to}: {e}"));
     }
     let arguments = Arguments::parse(words.into_iter()).map_err(|e| format!("{e}\n{USAGE}"))?;
 
@@ -198,6 +250,9 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
     let oom = take(arguments.oom_fd)?;
     let lifeline = take(arguments.lifeline_fd)?;
 
+    if let Some(prefix) = &arguments.forget {
+        env.retain(|(name, _)| !name.starts_with(prefix));
+    }
     let daemon = match arguments.daemon {
         true => Some(DaemonSettings::read(&env)?),
         false => None,
@@ -205,6 +260,17 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
     if let Some(DaemonSettings { root, .. }) = &daemon {
         std::fs::create_dir_all(root)
             .map_err(|e| format!("cannot make {}: {e}", root.display()))?;
+    }
+    let ports = Ports {
+        door: arguments.door_port.map(listen_everywhere).transpose()?,
+        daemon: daemon
+            .as_ref()
+            .map(|daemon| listen_everywhere(daemon.port))
+            .transpose()?,
+    };
+    if arguments.no_sockets {
+        // What listens by now goes on to.
+        deny_sockets().map_err(|e| format!("cannot deny sockets: {e}"))?;
     }
     let workspace = arguments.workspace.clone();
     let config = Config {
@@ -216,12 +282,29 @@ fn run(words: Vec<String>, env: Vec<(String, String)>) -> Result<(), String> {
         memory_limit: arguments.memory_limit,
         open_files: arguments.open_files,
         kernel: arguments.kernel.clone(),
+        file_size: arguments.file_size,
         env,
     };
     // Clients can hold those of the archives for as long as they like; never the others.
     let runtime = runtime(4 + TRANSFERS)?;
     let guest = Guest::new(config);
-    runtime.block_on(serve(arguments, guest, listener, lifeline, daemon))
+    runtime.block_on(serve(arguments, guest, listener, lifeline, daemon, ports))
+}
+
+/// What was listened at before sockets were denied.
+struct Ports {
+    door: Option<StdTcpListener>,
+    daemon: Option<StdTcpListener>,
+}
+
+/// Puts a copy of this program where another container finds it.
+fn install(to: &str, mode: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = u32::from_str_radix(mode, 8).map_err(std::io::Error::other)?;
+    let new = format!("{to}.new");
+    std::fs::copy("/proc/self/exe", &new)?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))?;
+    std::fs::rename(&new, to)
 }
 
 fn runtime(blocking_threads: usize) -> Result<tokio::runtime::Runtime, String> {
@@ -242,6 +325,7 @@ async fn serve(
     listener: Option<OwnedFd>,
     lifeline: Option<OwnedFd>,
     daemon: Option<DaemonSettings>,
+    ports: Ports,
 ) -> Result<(), String> {
     guest.start_reaper();
     // A native sandbox is ended by its lifeline or by SIGKILL. There an init without a handler
@@ -282,8 +366,9 @@ async fn serve(
         tokio::spawn(accept_tcp(listener, Arc::clone(&guest), Guest::serve));
     }
     let mut idle = None;
-    if let Some(daemon) = daemon {
-        let listener = listen_everywhere(daemon.port).await?;
+    if let Some((daemon, listener)) = daemon.zip(ports.daemon) {
+        let listener =
+            TcpListener::from_std(listener).map_err(|e| format!("cannot use the port: {e}"))?;
         tokio::spawn(accept_tcp(
             listener,
             Arc::clone(&guest),
@@ -294,6 +379,19 @@ async fn serve(
     let unused = async {
         match idle {
             Some(limit) => guest.idle_for(limit).await,
+            None => pending().await,
+        }
+    };
+    let mut visitors = None;
+    if let Some((digest, name)) = arguments.secret_digest.zip(arguments.door.as_deref()) {
+        let door = door::Door::known(name, digest, ports.door)
+            .map_err(|e| format!("cannot open the door {name}: {e}"))?;
+        visitors = Some(door.visitors());
+        tokio::spawn(door.serve(Arc::clone(&guest)));
+    }
+    let alone = async {
+        match visitors.zip(arguments.end_when_alone) {
+            Some((visitors, limit)) => door::alone(visitors, limit).await,
             None => pending().await,
         }
     };
@@ -324,6 +422,7 @@ async fn serve(
         () = lifeline => Ok(()),
         () = told => Ok(()),
         () = unused => Ok(()),
+        () = alone => Ok(()),
     };
     guest.kill_everything().await;
     ended
@@ -340,14 +439,12 @@ async fn accept_unix(listener: UnixListener, guest: Arc<Guest>) {
 }
 
 /// At every address of the sandbox, of both kinds where it has both.
-async fn listen_everywhere(port: u16) -> Result<TcpListener, String> {
-    let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
-    match both {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
-            .await
-            .map_err(|e| format!("cannot listen on port {port}: {e}")),
-    }
+fn listen_everywhere(port: u16) -> Result<StdTcpListener, String> {
+    let both = StdTcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
+    let listener = both.or_else(|_| StdTcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+    listener
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+        .map_err(|e| format!("cannot listen on port {port}: {e}"))
 }
 
 async fn accept_tcp<F: Future<Output = ()> + Send + 'static>(
@@ -422,6 +519,9 @@ mod tests {
             &["--stdio", "--what"],
             &["--listen", "/tmp/x", "--door", "x"],
             &["--listen", "/tmp/x", "--end-with-stdio"],
+            &["--door", "x", "--secret-digest", "00"],
+            &["--stdio", "--door-port", "80"],
+            &["--stdio", "--end-when-alone", "1"],
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

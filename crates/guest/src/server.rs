@@ -41,6 +41,8 @@ pub struct Config {
     pub open_files: Option<u64>,
     /// The kernel as an interpreter has compiled it before, if one has.
     pub kernel: Option<PathBuf>,
+    /// Bytes of the largest file that each of them may write.
+    pub file_size: Option<u64>,
     /// The environment of commands, before what a request adds.
     pub env: Vec<(String, String)>,
 }
@@ -55,6 +57,7 @@ impl Config {
             memory_limit: None,
             open_files: None,
             kernel: None,
+            file_size: None,
             env: Vec::new(),
         }
     }
@@ -103,6 +106,8 @@ impl Guest {
     pub(crate) fn within_limits(&self, mut asked: ProcessLimits) -> ProcessLimits {
         let both = asked.open_files.into_iter().chain(self.config.open_files);
         asked.open_files = both.min();
+        let both = asked.file_size.into_iter().chain(self.config.file_size);
+        asked.file_size = both.min();
         asked
     }
 

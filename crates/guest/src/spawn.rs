@@ -156,6 +156,61 @@ pub(crate) fn told_to_end() -> std::io::Result<AsyncFd<OwnedFd>> {
     }
 }
 
+/// From here on neither this process nor anything it starts gets a socket but unix ones; what is
+/// open already stays. Only for a process with one thread.
+pub(crate) fn deny_sockets() -> std::io::Result<()> {
+    #[cfg(target_arch = "x86_64")]
+    const ARCH: u32 = 0xc000_003e;
+    #[cfg(target_arch = "aarch64")]
+    const ARCH: u32 = 0xc000_00b7;
+    /// Calls of the x32 kind have this bit.
+    const X32: u32 = 0x4000_0000;
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const AT_LEAST: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    let refuse = |errno: i32| libc::SECCOMP_RET_ERRNO | errno as u32;
+    let op = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let mut filter = [
+        // Where the number of the call means something else, none is allowed.
+        op(LOAD, 0, 0, 4),
+        op(EQUAL, 0, 7, ARCH),
+        op(LOAD, 0, 0, 0),
+        op(AT_LEAST, 5, 0, X32),
+        // Rings make sockets without asking for one.
+        op(EQUAL, 4, 0, libc::SYS_io_uring_setup as u32),
+        op(EQUAL, 0, 4, libc::SYS_socket as u32),
+        // The low half of the family is what counts: it is an int.
+        op(LOAD, 0, 0, 16),
+        op(EQUAL, 2, 0, libc::AF_UNIX as u32),
+        op(RETURN, 0, 0, refuse(libc::EAFNOSUPPORT)),
+        op(RETURN, 0, 0, refuse(libc::ENOSYS)),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    rustix::thread::set_no_new_privs(true)?;
+    // SAFETY: the program and its filter live until the call is over, and the kernel copies them.
+    let done = unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 extern "C" fn tell_end(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel gives a valid `info`; getpid and write are async-signal-safe, and errno
     // is as before for whoever was interrupted.

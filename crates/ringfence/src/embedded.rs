@@ -25,6 +25,11 @@ pub(crate) fn guest() -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
+/// The guest as it is carried.
+pub(crate) fn bytes() -> &'static [u8] {
+    GUEST
+}
+
 /// A launcher, if it can be started right away; whoever needs one and got none starts it later,
 /// and says what is in the way.
 pub(crate) fn launcher() -> Option<Launcher> {

@@ -87,7 +87,7 @@ const TERM: Variable = Variable {
 };
 const KUBECONFIG: Variable = Variable {
     name: "KUBECONFIG",
-    meaning: "configuration of a cluster; `doctor` only says whether there is one",
+    meaning: "configuration of a cluster, for `--backend kubernetes`; in a pod, its service account does",
     default: "`~/.kube/config`",
 };
 const DOCKER_HOST: Variable = Variable {

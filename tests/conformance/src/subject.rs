@@ -3,7 +3,7 @@
 use crate::behaviours::Behaviour;
 use crate::{Outcome, Wrong};
 use ringfence_core::proto::{Command, ExecRequest, ExecResult, RunRequest};
-use ringfence_core::spec::SandboxSpec;
+use ringfence_core::spec::{SandboxSpec, Workspace};
 use ringfence_core::{Backend, GuestClient, Hold, Lifetime, Plan, resolve};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,13 @@ impl Trial {
                 Err(Wrong("taken, but not enforced".into()))
             };
         }
-        let subject = Subject::new(&self.backend, (behaviour.spec)(), behaviour.lifetime).await?;
+        let mut spec = (behaviour.spec)();
+        // Where no folder of the host can be seen, a volume keeps the files.
+        let has_folders = guarantees.backend != "kubernetes";
+        if matches!(spec.workspace, Workspace::Folder { .. }) && !has_folders {
+            spec.workspace = Workspace::Disk;
+        }
+        let subject = Subject::new(&self.backend, spec, behaviour.lifetime).await?;
         let id = subject.plan.id.clone();
         let limit = Duration::from_secs(100);
         let outcome = tokio::time::timeout(limit, (behaviour.run)(&subject)).await;

@@ -75,9 +75,14 @@ pub async fn until<T>(mut ask: impl AsyncFnMut() -> Outcome<Option<T>>) -> Outco
 impl Server {
     /// On a state of its own.
     pub fn start(args: &[&str]) -> Outcome<Self> {
+        Self::start_in(args, &[])
+    }
+
+    /// On a state of its own, with more environment.
+    pub fn start_in(args: &[&str], env: &[(&str, &str)]) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("rf-http-").tempdir()?;
         let state = folder.path().join("state");
-        let mut server = Self::start_on(&state, args, &[])?;
+        let mut server = Self::start_on(&state, args, env)?;
         server._folder = Some(folder);
         Ok(server)
     }

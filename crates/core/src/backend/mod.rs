@@ -1,13 +1,15 @@
 //! What makes sandboxes, and nothing else.
 
 pub mod docker;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod native;
 mod process;
 pub mod progress;
 
 use crate::plan::{Guarantees, Plan, SandboxId};
 use async_trait::async_trait;
-use ringfence_proto::Failure;
+use ringfence_proto::{Certificate, Failure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -45,6 +47,13 @@ impl SandboxInfo {
     pub fn id(&self) -> &SandboxId {
         &self.plan.id
     }
+}
+
+/// Where an engine has put a sandbox, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub name: String,
+    pub address: Option<String>,
 }
 
 /// An engine that makes sandboxes with our guest in them.
@@ -87,6 +96,16 @@ pub trait Backend: Send + Sync {
     /// Removes what was made before anybody asked for it; for a server that stops.
     async fn close(&self) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Where a sandbox is, on an engine whose names and addresses mean something to others.
+    fn place(&self, _id: &SandboxId) -> Option<Place> {
+        None
+    }
+
+    /// Why a sandbox ended that did not end by us, where the engine said so.
+    fn epitaph(&self, _id: &SandboxId) -> Option<Certificate> {
+        None
     }
 
     async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {

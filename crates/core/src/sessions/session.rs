@@ -3,7 +3,7 @@
 use super::clock::{Moment, wall};
 use super::id::SessionId;
 use super::seen::Seen;
-use crate::backend::{Backend, Notes, SandboxInfo, SandboxState};
+use crate::backend::{Backend, Notes, Place, SandboxInfo, SandboxState};
 use crate::guest::GuestClient;
 use crate::plan::Plan;
 use crate::spec::{Access, Workspace};
@@ -274,7 +274,24 @@ impl Session {
     /// There is nothing to reach any more, now or ever.
     fn gone(&self) -> Failure {
         self.close();
-        Failure::new(Code::NotFound, format!("session {} has ended", self.id))
+        let id = &self.id;
+        match self.epitaph() {
+            Some(certificate) => {
+                let message = format!("session {id} has ended: {}", certificate.message);
+                Failure::new(Code::NotFound, message).hint(certificate.next)
+            }
+            None => Failure::new(Code::NotFound, format!("session {id} has ended")),
+        }
+    }
+
+    /// Where its sandbox is, where its engine has names and addresses for others.
+    pub fn place(&self) -> Option<Place> {
+        self.backend.place(&self.plan.id)
+    }
+
+    /// Why its sandbox ended, where its engine says so.
+    pub fn epitaph(&self) -> Option<Certificate> {
+        self.backend.epitaph(&self.plan.id)
     }
 
     /// The way to its guest. A suspended session is started again.
@@ -374,9 +391,11 @@ impl Session {
                     self.resume(&info).await?;
                 }
                 SandboxState::Dead => {
-                    return Err(self
-                        .gone()
-                        .hint("its sandbox was killed, and its files were in memory"));
+                    let gone = self.gone();
+                    return Err(match gone.hint {
+                        Some(_) => gone,
+                        None => gone.hint("its sandbox was killed, and its files were in memory"),
+                    });
                 }
             }
             tokio::time::sleep(pause).await;

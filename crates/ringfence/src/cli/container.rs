@@ -14,6 +14,7 @@ pub(super) enum BackendName {
     Auto,
     Native,
     Docker,
+    Kubernetes,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

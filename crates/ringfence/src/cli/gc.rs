@@ -1,7 +1,7 @@
 //! `ringfence gc`: removes what was left behind.
 
 use crate::{backends, embedded, settings};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ringfence_core::backend::docker::Swept;
 use ringfence_core::backend::native::PATIENCE;
 use ringfence_core::{Backend as _, Failure, SandboxId};
@@ -25,6 +25,16 @@ pub(crate) struct Gc {
     /// Prints what was removed as one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Cleans up in a cluster in place of this machine: kubernetes
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
+    backend: Option<Elsewhere>,
+}
+
+/// Where else than here things are left behind.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Elsewhere {
+    Kubernetes,
 }
 
 /// Everything that was removed.
@@ -41,6 +51,9 @@ struct Removed {
 
 impl Gc {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
+        if self.backend.is_some() {
+            return self.in_cluster();
+        }
         let native = backends::native(settings::state(), None, None)?;
         let swept = native.sweep(PATIENCE)?;
         let docker = super::block_on(async {
@@ -88,5 +101,29 @@ impl Gc {
             super::say("nothing was left behind");
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    #[cfg(feature = "kubernetes")]
+    fn in_cluster(&self) -> Result<ExitCode, Failure> {
+        let config = crate::config::ConfigArgs::default().load()?.config;
+        let cluster = backends::kubernetes(&config)?;
+        let swept = super::block_on(cluster.sweep())?;
+        if self.json {
+            super::say_json(&swept)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        for name in &swept.pods {
+            super::say(format_args!("removed the pod {name}"));
+        }
+        if swept.pods.is_empty() {
+            super::say("nothing was left behind");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    #[cfg(not(feature = "kubernetes"))]
+    fn in_cluster(&self) -> Result<ExitCode, Failure> {
+        let config = crate::config::ConfigArgs::default().load()?.config;
+        backends::kubernetes(&config).map(|_| ExitCode::SUCCESS)
     }
 }

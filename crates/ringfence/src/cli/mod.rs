@@ -8,6 +8,7 @@ mod docs;
 mod doctor;
 mod env;
 mod gc;
+mod guest;
 mod key;
 mod languages;
 mod man;
@@ -75,6 +76,7 @@ enum Verb {
     Completions(completions::Completions),
     Man(man::Man),
     Translate(translate::Translate),
+    Guest(guest::Guest),
 }
 
 /// The whole command line, for what is made from it.
@@ -137,6 +139,7 @@ pub(crate) fn main() -> ExitCode {
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),
         Verb::Translate(translate) => translate.main(),
+        Verb::Guest(guest) => guest.main(),
     };
     let code = done.unwrap_or_else(|failure| report(&failure));
     UNWRITTEN.get().map_or(code, report)

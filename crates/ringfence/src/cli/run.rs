@@ -5,6 +5,7 @@ mod language;
 use super::container::{BackendName, ContainerArgs, shown};
 use super::output::{Sink, unwritten};
 use super::terminal;
+use crate::config::ConfigArgs;
 use crate::{backends, settings};
 use clap::Args;
 use futures_util::StreamExt as _;
@@ -230,6 +231,7 @@ struct Job {
 enum Made {
     Native(Box<Native>, Box<Plan>),
     Docker(Arc<Docker>, Box<Plan>),
+    Pod(Arc<dyn Backend>, Box<Plan>),
 }
 
 /// Whether it failed because this host does not let native sandboxes be made.
@@ -283,6 +285,10 @@ impl Run {
         // From here on a signal must not end us before the sandbox is removed.
         let mut signals = Signals::listen()?;
         match self.make(spec, launcher).await? {
+            Made::Pod(cluster, plan) => {
+                self.tell_weaker(&plan);
+                self.run_in_pod(&*cluster, &plan, job, &mut signals).await
+            }
             Made::Native(native, plan) => self.run_native(&native, &plan, job, &mut signals).await,
             Made::Docker(docker, plan) => {
                 self.tell_weaker(&plan);
@@ -296,12 +302,38 @@ impl Run {
         }
     }
 
+    /// A pod outlives its maker for a while, so it is removed whatever happens.
+    async fn run_in_pod(
+        &self,
+        cluster: &dyn Backend,
+        plan: &Plan,
+        job: Job,
+        signals: &mut Signals,
+    ) -> Result<ExitCode, Failure> {
+        let done = tokio::select! {
+            biased;
+            signal = signals.next() => Ok(ExitCode::from(128 + signal)),
+            done = self.drive(cluster, plan, job, || Ok(())) => done,
+        };
+        let done = done.map_err(|failure| match cluster.epitaph(&plan.id) {
+            Some(certificate) => Failure::new(failure.code, certificate.message)
+                .hint(certificate.next)
+                .detail(failure),
+            None => failure,
+        });
+        cluster.destroy(&plan.id).await?;
+        done
+    }
+
     /// Makes the sandbox where it is to be: natively, unless that can't be or is not wanted.
     async fn make(&self, spec: SandboxSpec, launcher: Option<Launcher>) -> Result<Made, Failure> {
         let choice = match self.container.backend {
             BackendName::Auto if spec.container.is_some() => BackendName::Docker,
             choice => choice,
         };
+        if choice == BackendName::Kubernetes {
+            return self.make_pod(spec).await;
+        }
         if choice != BackendName::Docker {
             let made = self.make_native(spec.clone(), launcher).await;
             match made {
@@ -337,6 +369,14 @@ impl Run {
         let plan = resolve(spec, Lifetime::Disposable, &docker.guarantees().await?)?;
         docker.create(&plan).await?;
         Ok(Made::Docker(docker, Box::new(plan)))
+    }
+
+    async fn make_pod(&self, spec: SandboxSpec) -> Result<Made, Failure> {
+        let config = ConfigArgs::default().load()?.config;
+        let cluster = backends::kubernetes(&config)?;
+        let plan = resolve(spec, Lifetime::Disposable, &cluster.guarantees().await?)?;
+        cluster.create(&plan).await?;
+        Ok(Made::Pod(cluster, Box::new(plan)))
     }
 
     async fn run_native(

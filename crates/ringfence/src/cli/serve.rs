@@ -117,8 +117,10 @@ fn raise_descriptors() {
 
 /// With the limits that this process has now.
 pub(crate) fn backend(config: &Config) -> Result<Arc<dyn Backend>, Failure> {
-    if config.backend == BackendChoice::Docker {
-        return docker(config);
+    match config.backend {
+        BackendChoice::Docker => return docker(config),
+        BackendChoice::Kubernetes => return Ok(backends::kubernetes(config)?),
+        BackendChoice::Auto | BackendChoice::Native => {}
     }
     let interpreter = settings::search().find();
     let state = config.state_dir.clone();
@@ -200,7 +202,9 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     reaper.abort();
     app.relays.close().await;
     app.runner.finish().await;
-    if !app.config.keep && presence.is_last() {
+    // In a cluster nobody knows who is the last server.
+    let stays = app.config.keep || app.config.backend == BackendChoice::Kubernetes;
+    if !stays && presence.is_last() {
         end_all(&sessions).await?;
     }
     sessions.backend().close().await

@@ -5,7 +5,7 @@ use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
     AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, LanguageImage, Listen,
-    LogFormat, LogLevel, Ports, WorkspaceChoice,
+    LogFormat, LogLevel, Ports, ReachChoice, WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
@@ -136,7 +136,7 @@ settings! {
         workspace: WorkspaceChoice = WorkspaceChoice::Auto, "workspace-in" "PLACE";
     }
 
-    /// Containers of a Docker engine
+    /// Containers of a Docker engine, and what they share with pods
     docker: Docker {
         /// The image of a session that names none
         image: String = crate::backends::IMAGE.to_owned(), "image" "IMAGE",
@@ -144,6 +144,44 @@ settings! {
 
         /// Containers that are kept ready for each kind of session that is asked for
         pool: u64 = 0, "pool" "N", within 0..=256;
+    }
+
+    /// Pods of a Kubernetes cluster
+    kubernetes: Kubernetes {
+        /// A context of the file that KUBECONFIG names; none is its current one
+        context: Option<String> = None, "kube-context" "NAME";
+
+        /// Namespace of the pods; none is that of the context or of the service account
+        namespace: Option<String> = None, "kube-namespace" "NAME",
+            check |name: &Option<String>| name.as_deref().is_none_or(is_kube_name)
+                => "a name of lower case letters, digits and `-`, or none";
+
+        /// Image that brings the guest into pods, at /ringfence-guest; none is that of each
+        /// sandbox, which then has it there
+        guest_image: Option<String> = None, "guest-image" "IMAGE",
+            check |name: &Option<String>| {
+                name.as_deref().is_none_or(|name| !name.contains(char::is_whitespace))
+            } => "the name of an image, or none";
+
+        /// How sandboxes are reached: by address, by exec through the API server, or auto
+        reach: ReachChoice = ReachChoice::Auto, "kube-reach" "WAY";
+
+        /// The cluster enforces the network policy of deploy/, so guests need not deny sockets
+        network_policy: bool = false, "kube-network-policy" "";
+
+        /// Class of the volumes for work folders on disk; none is no such folders
+        storage_class: Option<String> = None, "kube-storage-class" "NAME",
+            check |name: &Option<String>| name.as_deref().is_none_or(is_kube_name)
+                => "a name of lower case letters, digits and `-`, or none";
+
+        /// Secrets for private registries, for all pods
+        pull_secrets: Vec<String> = Vec::new(), "kube-pull-secret" "NAME";
+
+        /// Share of a sandbox's memory and processors that is reserved for it on its node
+        reserve: f64 = 0.05, "kube-reserve" "SHARE", within 0.001..=1.0;
+
+        /// Time that a pod may stay without a node that takes it
+        scheduling: Duration = s(5), "kube-scheduling" "TIME", within s(1)..=s(3600);
     }
 
     /// Sandboxes for clients of HasteKit, at /api/sandbox
@@ -169,6 +207,9 @@ settings! {
             check |host: &Option<String>| host.as_deref().is_none_or(is_host)
                 => "a name or an address, or none";
 
+        /// Serves the daemons at the addresses of their pods, to everybody who reaches those
+        pod_address: bool = false, "hastekit-pod-address" "";
+
         /// Folder with a folder for each agent, in which each folder with a SKILL.md is a skill
         skills_root: Option<PathBuf> = None, "skills-root" "FOLDER", alias "SKILLS_ROOT";
     }
@@ -188,7 +229,7 @@ settings! {
         host_network: bool = false, "allow-host-network" "";
 
         /// What callers may ask of a container: privileged, network, host_network, devices,
-        /// capabilities, system_calls, new_privileges, names, volumes, ports, or all
+        /// capabilities, system_calls, new_privileges, names, volumes, ports, cluster, or all
         allow: Vec<Danger> = Vec::new(), "allow" "OPTION";
 
         /// Where tool callbacks may go: hosts, networks or starts of URLs; none is anywhere but
@@ -273,6 +314,11 @@ fn is_host(host: &str) -> bool {
     (1..=253).contains(&host.len()) && host.chars().all(good)
 }
 
+fn is_kube_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ".-".contains(c);
+    (1..=253).contains(&name.len()) && name.chars().all(good)
+}
+
 fn is_environment(name: &str) -> bool {
     ringfence_core::plan::check_environment(name).is_ok()
 }
@@ -307,6 +353,7 @@ impl BackendChoice {
         match self {
             Self::Auto | Self::Native => "native",
             Self::Docker => "docker",
+            Self::Kubernetes => "kubernetes",
         }
     }
 }

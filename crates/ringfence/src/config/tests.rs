@@ -32,7 +32,7 @@ const TEXTS: [&str; 23] = [
     "http://localhost:1/",
 ];
 
-const MORE: [&str; 12] = [
+const MORE: [&str; 13] = [
     "http://h:2/x",
     "debug",
     "warn",
@@ -45,6 +45,7 @@ const MORE: [&str; 12] = [
     "python=two",
     "privileged",
     "devices",
+    "exec",
 ];
 
 fn load(flags: &[(&Setting, &str)], env: &[(&str, &str)], file: &str) -> Result<Loaded, Failure> {

@@ -39,6 +39,7 @@ words! {
         Auto = "auto",
         Native = "native",
         Docker = "docker",
+        Kubernetes = "kubernetes",
     }
 
     /// What callers may ask of a container beyond what stays in it.
@@ -55,6 +56,7 @@ words! {
         Names = "names",
         Volumes = "volumes",
         Ports = "ports",
+        Cluster = "cluster",
     }
 
     /// Who may call.
@@ -71,6 +73,14 @@ words! {
         Auto = "auto",
         Disk = "disk",
         Memory = "memory",
+    }
+
+    /// How sandboxes in a cluster are reached.
+    ReachChoice {
+        /// By address inside of the cluster, else through its API server.
+        Auto = "auto",
+        Address = "address",
+        Exec = "exec",
     }
 
     LogFormat {

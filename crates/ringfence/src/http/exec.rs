@@ -270,7 +270,8 @@ fn infrastructure(
     tool: Tool,
     failure: Failure,
 ) -> Answer<Value> {
-    let deleted = session.is_closing();
+    // Where the engine says why it ended, that is told.
+    let deleted = session.is_closing() && session.epitaph().is_none();
     let problem = app.lost(session, failure);
     let failure = problem.failure();
     let code = match failure.code {

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use ringfence_core::proto::Certificate;
 use ringfence_core::{Code, Failure};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -33,14 +34,18 @@ pub(crate) struct ProblemBody {
     pub code: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Why the sandbox ended, where that is the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<Certificate>,
 }
 
 /// A failure on its way to a client.
 #[derive(Debug)]
 pub(crate) struct Problem {
     failure: Failure,
-    detail: Option<Detail>,
+    detail: Option<Box<Detail>>,
     status: Option<StatusCode>,
+    certificate: Option<Box<Certificate>>,
 }
 
 pub(crate) type Answer<T> = Result<T, Problem>;
@@ -51,6 +56,7 @@ impl From<Failure> for Problem {
             failure,
             detail: None,
             status: None,
+            certificate: None,
         }
     }
 }
@@ -62,18 +68,34 @@ impl Problem {
         let loc = loc.iter().map(|part| (*part).to_owned()).collect();
         Self {
             failure: Failure::invalid(msg.clone()),
-            detail: Some(Detail::Faults(vec![Fault { loc, msg, kind }])),
+            detail: Some(Box::new(Detail::Faults(vec![Fault { loc, msg, kind }]))),
             status: None,
+            certificate: None,
         }
     }
 
     /// A sentence as detail, where a list is the rule.
     pub(crate) fn sentence(failure: Failure) -> Self {
-        let detail = Some(Detail::Text(failure.message.clone()));
+        let detail = Some(Box::new(Detail::Text(failure.message.clone())));
         Self {
             failure,
             detail,
             status: None,
+            certificate: None,
+        }
+    }
+
+    /// The engine ended the sandbox, and says why.
+    pub(crate) fn ended(failure: Failure, certificate: Certificate) -> Self {
+        let failure = match failure.code {
+            Code::Unavailable => Failure::new(failure.code, certificate.message.clone())
+                .hint(certificate.next.clone())
+                .detail(failure.detail.unwrap_or(failure.message)),
+            _ => failure,
+        };
+        Self {
+            certificate: Some(Box::new(certificate)),
+            ..failure.into()
         }
     }
 
@@ -103,7 +125,8 @@ impl Problem {
         if status.is_server_error() {
             tracing::error!(code = code.name(), detail, "{message}");
         }
-        let detail = self.detail.unwrap_or_else(|| match code {
+        let detail = self.detail.map(|detail| *detail);
+        let detail = detail.unwrap_or_else(|| match code {
             Code::InvalidInput => Detail::Faults(vec![Fault {
                 loc: vec!["body".to_owned()],
                 msg: message,
@@ -115,6 +138,7 @@ impl Problem {
             detail,
             code: code.name().to_owned(),
             hint,
+            certificate: self.certificate.map(|certificate| *certificate),
         };
         (status, body)
     }

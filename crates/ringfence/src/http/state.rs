@@ -238,6 +238,9 @@ impl App {
         if session.is_closing() {
             self.sessions.forget(session);
         }
-        failure.into()
+        match session.epitaph() {
+            Some(certificate) => Problem::ended(failure, certificate),
+            None => failure.into(),
+        }
     }
 }

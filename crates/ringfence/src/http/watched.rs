@@ -2,7 +2,8 @@
 
 use super::seen;
 use async_trait::async_trait;
-use ringfence_core::backend::Notes;
+use ringfence_core::backend::{Notes, Place};
+use ringfence_core::proto::Certificate;
 use ringfence_core::{Backend, Failure, Guarantees, Io, Plan, SandboxId, SandboxInfo};
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,6 +65,14 @@ impl Backend for Watched {
 
     async fn close(&self) -> Result<(), Failure> {
         counted("close", self.0.close()).await
+    }
+
+    fn place(&self, id: &SandboxId) -> Option<Place> {
+        self.0.place(id)
+    }
+
+    fn epitaph(&self, id: &SandboxId) -> Option<Certificate> {
+        self.0.epitaph(id)
     }
 
     async fn ready(&self) -> Result<(), Failure> {

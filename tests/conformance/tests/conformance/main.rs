@@ -1,14 +1,15 @@
-//! Every behaviour on every backend: the fake, native as root and as an ordinary user, and Docker,
-//! with its own runtime and with gVisor, whose kernel has neither openat2 nor pidfd_open.
+//! Every behaviour on every backend: the fake, native as root and as an ordinary user, Docker, with
+//! its own runtime and with gVisor, whose kernel has neither openat2 nor pidfd_open, and Kubernetes.
 
 mod gvisor;
 
 use libtest_mimic::{Arguments, Failed, Trial as Case};
 use ringfence_conformance::{BEHAVIOURS, Behaviour, Fake, Trial};
-use ringfence_core::Backend;
 use ringfence_core::backend::docker::{self, Docker, Endpoint};
+use ringfence_core::backend::kubernetes::{self, Kubernetes};
 use ringfence_core::backend::native::{Config, Native};
 use ringfence_core::interpreter::Interpreter;
+use ringfence_core::{Backend, Lifetime};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,9 @@ fn main() {
             Some((_, why)) => case.with_kind(*why).with_ignored_flag(true),
             None => case,
         });
+        cases.push(Case::test(format!("kubernetes::{name}"), move || {
+            kubernetes(behaviour)
+        }));
     }
     libtest_mimic::run(&arguments, cases).exit();
 }
@@ -107,6 +111,87 @@ fn docker(
             backend: as_backend(Docker::new(config)?),
         })
     })
+}
+
+/// On the cluster that `RINGFENCE_TEST_KUBECONFIG` names, which must be there. One half of the
+/// trials reaches guests by address, the other through the API server.
+fn kubernetes(behaviour: &Behaviour) -> Result<(), Failed> {
+    let kubeconfig = variable("RINGFENCE_TEST_KUBECONFIG")
+        .ok_or("RINGFENCE_TEST_KUBECONFIG is not set: see tests/engines")?;
+    let position = BEHAVIOURS.iter().position(|b| b.name == behaviour.name);
+    let volume = match behaviour.lifetime {
+        Lifetime::Kept => Some(Volume::make(&kubeconfig, behaviour.name)?),
+        Lifetime::Disposable => None,
+    };
+    run(behaviour, || {
+        let mut config = kubernetes::Config::new("ringfence-test/python-guest");
+        config.endpoint.kubeconfig = Some(kubeconfig.clone().into());
+        config.endpoint.namespace = Some("default".to_owned());
+        config.storage_class = volume.as_ref().map(|volume| volume.class.clone());
+        config.reach = match position.is_some_and(|at| at % 2 == 0) {
+            true => kubernetes::Reach::Address,
+            false => kubernetes::Reach::Exec,
+        };
+        Ok(Trial {
+            backend: Kubernetes::new(config)?,
+        })
+    })
+}
+
+/// A volume of the cluster that a claim of its class gets.
+struct Volume {
+    kubeconfig: std::ffi::OsString,
+    class: String,
+    folder: tempfile::TempDir,
+}
+
+impl Volume {
+    fn make(kubeconfig: &std::ffi::OsStr, name: &str) -> Result<Self, Failed> {
+        let folder = tempfile::tempdir()?;
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777))?;
+        let volume = Self {
+            kubeconfig: kubeconfig.to_owned(),
+            class: format!("rf-{}-{}", name.replace('_', "-"), std::process::id()),
+            folder,
+        };
+        let described = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume.class},
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": volume.class,
+                "hostPath": {"path": volume.folder.path()},
+            },
+        });
+        let file = volume.folder.path().with_extension("json");
+        std::fs::write(&file, described.to_string())?;
+        let done = volume
+            .kubectl()
+            .args(["create", "-f"])
+            .arg(&file)
+            .output()?;
+        std::fs::remove_file(&file)?;
+        match done.status.success() {
+            true => Ok(volume),
+            false => Err(String::from_utf8_lossy(&done.stderr).into_owned().into()),
+        }
+    }
+
+    fn kubectl(&self) -> Command {
+        let mut command = Command::new("kubectl");
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let remove = ["delete", "persistentvolume", "--wait=false", &self.class];
+        let _ = self.kubectl().args(remove).output();
+    }
 }
 
 fn variable(name: &str) -> Option<std::ffi::OsString> {

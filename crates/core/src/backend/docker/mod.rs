@@ -37,6 +37,8 @@ use bollard::query_parameters::{
 use engine::{Engine, failed, knows_fewer_options, status, unless_gone};
 use inject::{Cargo, lacks_guest};
 use pool::Pool;
+#[cfg(feature = "kubernetes")]
+pub(in crate::backend) use pool::shape;
 use record::{Borrowed, Door, Store};
 use ringfence_proto::{Code, Failure, SECRET_LENGTH};
 use std::collections::{BTreeMap, HashMap};

@@ -52,7 +52,7 @@ impl Pool {
 }
 
 /// What a plan has in common with others that one container would do for.
-fn shape(plan: &Plan) -> Option<String> {
+pub(in crate::backend) fn shape(plan: &Plan) -> Option<String> {
     let container = plan.container.as_ref()?;
     let own = plan
         .labels

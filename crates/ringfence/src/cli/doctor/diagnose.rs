@@ -191,8 +191,8 @@ pub(super) fn other_backends() -> Vec<Check> {
         Err(failure) => failure.message,
     };
     let cluster = match settings::cluster() {
-        Some(_) => "a configuration is there; not part of this version yet: native is",
-        None => "no configuration; not part of this version yet: native is",
+        Some(_) => "a configuration is there: `--backend kubernetes` uses it",
+        None => "no configuration of a cluster",
     };
     vec![
         Check::new("docker", State::Note, docker),

@@ -4,6 +4,7 @@ use super::{Run, Signals, is_null};
 use crate::cli::container::{BackendName, shown};
 use crate::cli::output::{Sink, unwritten};
 use crate::cli::{say, say_json, terminal, this_program};
+use crate::config::ConfigArgs;
 use crate::{backends, settings};
 use clap::Args;
 use futures_util::StreamExt as _;
@@ -116,21 +117,25 @@ impl Run {
     }
 
     fn runner(&self, base: &SandboxSpec, launcher: Option<Launcher>) -> Result<Runner, Failure> {
-        let in_docker = match self.container.backend {
-            BackendName::Docker => true,
-            BackendName::Native => false,
-            BackendName::Auto => base.container.is_some(),
+        let choice = match self.container.backend {
+            BackendName::Auto if base.container.is_some() => BackendName::Docker,
+            choice => choice,
         };
-        let backend: Arc<dyn Backend> = match in_docker {
-            true => {
+        let (backend, name): (Arc<dyn Backend>, _) = match choice {
+            BackendName::Docker => {
                 let listener = (!self.json).then(shown);
-                backends::docker(settings::state(), backends::IMAGE, listener, 0)?
+                let docker = backends::docker(settings::state(), backends::IMAGE, listener, 0)?;
+                (docker, "docker")
             }
-            false => Arc::new(self.native(launcher)?),
+            BackendName::Kubernetes => {
+                let config = ConfigArgs::default().load()?.config;
+                (backends::kubernetes(&config)?, "kubernetes")
+            }
+            BackendName::Auto | BackendName::Native => (Arc::new(self.native(launcher)?), "native"),
         };
         let terms = Terms {
             program: this_program()?,
-            backend: if in_docker { "docker" } else { "native" }.to_owned(),
+            backend: name.to_owned(),
             images: BTreeMap::new(),
             limits: Limits::default(),
             output: self.output.map_or(OUTPUT_LIMIT, |size| size.0),

@@ -9,6 +9,7 @@ use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
 use super::sessions::{Create, end};
 use super::state::{App, Caller, Scope, session_id};
+use crate::config::BackendChoice;
 use axum::Json;
 use axum::extract::{Extension, State};
 use axum::response::{IntoResponse, Response};
@@ -26,6 +27,10 @@ use utoipa::ToSchema;
 
 /// Where files are in these sandboxes, and commands start.
 const ROOT: &str = "/sandbox/workspace";
+
+/// Where a daemon listens that is reached at its sandbox's own address.
+const PORT: u16 = 8080;
+const PORT_VARIABLE: &str = "SANDBOX_PORT";
 
 /// What the key of a session of this face begins with: one that is made elsewhere is another one,
 /// whatever its key.
@@ -169,7 +174,7 @@ impl Ask {
         });
         let mut env = BTreeMap::from([
             ("SANDBOX_ROOT".to_owned(), ROOT.to_owned()),
-            ("SANDBOX_PORT".to_owned(), "8080".to_owned()),
+            (PORT_VARIABLE.to_owned(), PORT.to_string()),
         ]);
         env.extend(self.env.unwrap_or_default());
         let agent = given(self.agent_name);
@@ -189,6 +194,11 @@ impl Ask {
             ..SandboxSpec::default()
         };
         let mut new = Create::with_spec(&key(&self.session_id)?, spec).resolve(app, caller)?;
+        // What the server's own settings ask for needs no leave.
+        if app.config.hastekit.pod_address && app.config.backend == BackendChoice::Kubernetes {
+            let container = new.spec.container.get_or_insert_default();
+            container.kubernetes.get_or_insert_default().daemon = true;
+        }
         // Commands are all that runs here.
         new.kernel = None;
         if let (Some(root), Some(agent)) = (&app.config.hastekit.skills_root, agent) {
@@ -199,12 +209,36 @@ impl Ask {
     }
 }
 
+/// Whether its daemon listens at the address of its pod.
+fn serves_itself(session: &Session) -> bool {
+    let container = session.plan.container.as_ref();
+    let cluster = container.and_then(|container| container.kubernetes.as_ref());
+    cluster.is_some_and(|cluster| cluster.daemon)
+}
+
 fn handle(app: &App, id: String, session: &Arc<Session>) -> Answer<Handle> {
+    let place = session.place();
+    let pod_name = match &place {
+        Some(place) => place.name.clone(),
+        None => session.plan.id.to_string(),
+    };
+    let direct = place
+        .and_then(|place| place.address)
+        .filter(|_| serves_itself(session));
+    if let Some(pod_ip) = direct {
+        let port = session.plan.env.get(PORT_VARIABLE);
+        return Ok(Handle {
+            session_id: id,
+            pod_name,
+            pod_ip,
+            port: port.and_then(|port| port.parse().ok()).unwrap_or(PORT),
+        });
+    }
     let address: SocketAddr = app.relays.open(app, session)?;
     let advertised = app.config.hastekit.advertise.clone();
     Ok(Handle {
         session_id: id,
-        pod_name: session.plan.id.to_string(),
+        pod_name,
         pod_ip: advertised.unwrap_or_else(|| address.ip().to_string()),
         port: address.port(),
     })

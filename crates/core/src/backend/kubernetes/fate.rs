@@ -1,0 +1,253 @@
+//! What a pod's status means: that it runs, that it can't, or why it ended.
+
+use super::CONTAINER;
+use super::cluster::first_line;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use ringfence_proto::{Cause, Certificate, Code, Ended, Failure};
+
+/// How far a pod is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Fate {
+    /// It is being made.
+    Coming,
+    /// No node takes it now; one may, later.
+    Unschedulable(String),
+    /// It will not come about.
+    Refused(Failure),
+    Running,
+    /// It ran, or at least was to, and is over.
+    Ended(Box<Certificate>),
+}
+
+/// Reasons of a waiting container that do not pass by themselves.
+const HOPELESS: [&str; 8] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+];
+
+pub(super) const NO_GUEST: &str =
+    "the image has no guest: the setting `kubernetes.guest_image` names one that brings it";
+const AGAIN: &str = "create the session again";
+
+pub(super) fn fate(pod: &Pod) -> Fate {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Fate::Ended(Box::new(deleted(pod)));
+    }
+    let Some(status) = &pod.status else {
+        return Fate::Coming;
+    };
+    let phase = status.phase.as_deref().unwrap_or_default();
+    if matches!(phase, "Failed" | "Succeeded" | "Unknown") {
+        return Fate::Ended(Box::new(ended(pod, status)));
+    }
+    if let Some(refused) = refused(status) {
+        return Fate::Refused(refused);
+    }
+    let state = own(status).and_then(|own| own.state.as_ref());
+    match state {
+        Some(state) if state.running.is_some() => Fate::Running,
+        Some(state) if state.terminated.is_some() => Fate::Ended(Box::new(ended(pod, status))),
+        _ => match unschedulable(status) {
+            Some(why) => Fate::Unschedulable(why),
+            None => Fate::Coming,
+        },
+    }
+}
+
+/// The container that is the sandbox.
+fn own(status: &PodStatus) -> Option<&ContainerStatus> {
+    let all = status.container_statuses.iter().flatten();
+    all.into_iter().find(|one| one.name == CONTAINER)
+}
+
+fn unschedulable(status: &PodStatus) -> Option<String> {
+    let mut conditions = status.conditions.iter().flatten();
+    let scheduled = conditions.find(|condition| condition.type_ == "PodScheduled")?;
+    (scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable"))
+        .then(|| scheduled.message.clone().unwrap_or_default())
+}
+
+fn refused(status: &PodStatus) -> Option<Failure> {
+    let init = status.init_container_statuses.iter().flatten();
+    let all = init.chain(status.container_statuses.iter().flatten());
+    let (image, waiting) = all
+        .filter_map(|one| Some((&one.image, one.state.as_ref()?.waiting.as_ref()?)))
+        .find(|(_, waiting)| {
+            let reason = waiting.reason.as_deref().unwrap_or_default();
+            HOPELESS.contains(&reason)
+        })?;
+    let reason = waiting.reason.as_deref().unwrap_or_default();
+    let said = first_line(waiting.message.as_deref().unwrap_or_default());
+    let about_image = reason.contains("Image");
+    let message = match about_image {
+        true => format!("cannot fetch the image {image}: {reason}: {said}"),
+        false => format!("cannot start a container of {image}: {reason}: {said}"),
+    };
+    let failure = match about_image {
+        true => Failure::new(Code::NotFound, message)
+            .hint("check its name; a private registry needs an image pull secret"),
+        false => Failure::new(Code::Unavailable, message),
+    };
+    Some(match said.contains(super::GUEST_IN_IMAGE) {
+        true => failure.hint(NO_GUEST),
+        false => failure,
+    })
+}
+
+/// Why a pod is over, in the cluster's own words.
+fn ended(pod: &Pod, status: &PodStatus) -> Certificate {
+    let said = first_line(status.message.as_deref().unwrap_or_default()).to_owned();
+    if let Some(reason) = &status.reason {
+        let text = said.to_lowercase();
+        let cause = match reason.as_str() {
+            "DeadlineExceeded" => Cause::WallClock,
+            "Evicted" if text.contains("memory") => Cause::Memory,
+            "Evicted"
+                if ["ephemeral", "disk", "emptydir", "storage", "inodes"]
+                    .iter()
+                    .any(|word| text.contains(word)) =>
+            {
+                Cause::Disk
+            }
+            _ => Cause::BackendLost,
+        };
+        return certificate(cause, reason, &said);
+    }
+    let terminated = own(status).and_then(|own| {
+        let last = own.last_state.as_ref().and_then(|s| s.terminated.as_ref());
+        own.state
+            .as_ref()
+            .and_then(|s| s.terminated.as_ref())
+            .or(last)
+    });
+    let Some(terminated) = terminated else {
+        return certificate(
+            Cause::BackendLost,
+            status.phase.as_deref().unwrap_or("?"),
+            &said,
+        );
+    };
+    let reason = terminated.reason.as_deref().unwrap_or("Error");
+    let code = terminated.exit_code;
+    let words = first_line(terminated.message.as_deref().unwrap_or_default());
+    let mut certificate = match reason {
+        "OOMKilled" => {
+            let mut certificate = certificate(Cause::Memory, reason, words);
+            certificate.limit = memory_limit(pod);
+            certificate.next = "ask for more memory, or use less".to_owned();
+            certificate
+        }
+        "Completed" => certificate(Cause::Exited, reason, words),
+        _ => certificate(
+            Cause::Killed,
+            reason,
+            &format!("exit status {code} {words}"),
+        ),
+    };
+    certificate.signal = terminated.signal.or((code > 128).then_some(code - 128));
+    certificate
+}
+
+fn memory_limit(pod: &Pod) -> Option<String> {
+    let containers = &pod.spec.as_ref()?.containers;
+    let own = containers.iter().find(|one| one.name == CONTAINER)?;
+    let limits = own.resources.as_ref()?.limits.as_ref()?;
+    let bytes = limits.get("memory")?.0.parse().ok()?;
+    Some(crate::size::Size(bytes).to_string())
+}
+
+/// Somebody else than us removes, or removed, a pod.
+pub(super) fn deleted(pod: &Pod) -> Certificate {
+    let status = pod.status.as_ref();
+    match status.filter(|status| status.reason.is_some()) {
+        Some(status) => ended(pod, status),
+        None => certificate(Cause::BackendLost, "Deleted", "somebody else deleted it"),
+    }
+}
+
+fn certificate(cause: Cause, reason: &str, said: &str) -> Certificate {
+    let said = said.trim();
+    let message = match said.is_empty() {
+        true => format!("the cluster ended the sandbox's pod: {reason}"),
+        false => format!("the cluster ended the sandbox's pod: {reason}: {said}"),
+    };
+    let mut certificate = Certificate::new(cause, Ended::Sandbox, message, false, AGAIN);
+    certificate.survived.files = false;
+    certificate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn of(status: Value) -> Fate {
+        let pod = json!({"metadata": {"name": "p"}, "status": status});
+        fate(&serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn every_end_has_the_clusters_own_reason() {
+        for (status, cause, word) in [
+            (
+                json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}),
+                Cause::Memory,
+                "Evicted",
+            ),
+            (
+                json!({"phase": "Failed", "reason": "Evicted", "message": "Usage of EmptyDir volume \"tmp\" exceeds the limit"}),
+                Cause::Disk,
+                "EmptyDir",
+            ),
+            (
+                json!({"phase": "Failed", "reason": "DeadlineExceeded"}),
+                Cause::WallClock,
+                "DeadlineExceeded",
+            ),
+            (
+                json!({"phase": "Unknown", "reason": "NodeLost", "message": "Node n is unresponsive"}),
+                Cause::BackendLost,
+                "NodeLost",
+            ),
+            (
+                json!({"phase": "Failed", "containerStatuses": [{"name": "sandbox", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}),
+                Cause::Memory,
+                "OOMKilled",
+            ),
+            (
+                json!({"phase": "Running", "containerStatuses": [{"name": "sandbox", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}]}),
+                Cause::Killed,
+                "137",
+            ),
+        ] {
+            match of(status.clone()) {
+                Fate::Ended(certificate) => {
+                    assert_eq!(certificate.cause, cause, "{status}");
+                    assert!(certificate.message.contains(word), "{certificate}");
+                    assert!(!certificate.survived.files);
+                }
+                other => panic!("{status}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_will_not_come_about_is_refused_and_what_may_is_waited_for() {
+        let waiting = |reason: &str| json!({"phase": "Pending", "containerStatuses": [{"name": "sandbox", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting": {"reason": reason, "message": "words"}}}]});
+        assert!(
+            matches!(of(waiting("ImagePullBackOff")), Fate::Refused(f) if f.code == Code::NotFound)
+        );
+        assert!(
+            matches!(of(waiting("RunContainerError")), Fate::Refused(f) if f.code == Code::Unavailable)
+        );
+        assert_eq!(of(waiting("ContainerCreating")), Fate::Coming);
+        let status = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]});
+        assert_eq!(of(status), Fate::Unschedulable("0/1 nodes".to_owned()));
+    }
+}

@@ -1,0 +1,638 @@
+//! Sandboxes as pods of a Kubernetes cluster, which is the database, the scheduler and the judge:
+//! the API server decides who made a sandbox first, and what a server knows it has from one watch.
+//!
+//! The guest is a pod's first process. It comes in the image or by an init container, and is
+//! reached at the pod's address or through the API server; to callers both are the same stream.
+
+mod claim;
+mod cluster;
+mod fate;
+mod pod;
+mod pool;
+mod reach;
+mod sweep;
+mod watch;
+
+pub use cluster::Endpoint;
+pub use reach::Reach;
+pub use sweep::Swept;
+
+use crate::backend::{Backend, Io, Notes, Place, SandboxInfo, SandboxState};
+use crate::container::ContainerPlan;
+use crate::plan::{
+    Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId, random_hex,
+};
+use crate::spec::Workspace;
+use async_trait::async_trait;
+use cluster::{Cluster, Reached, failed, persist, status};
+use fate::{Fate, fate};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use pod::Purpose;
+use pool::Pool;
+use ringfence_proto::{Certificate, Code, Failure, SECRET_LENGTH};
+use serde::Serialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::OnceCell;
+use watch::Watch;
+
+/// Where the guest lies that an init container brings.
+const GUEST_FOLDER: &str = "/.ringfence";
+const GUEST: &str = "/.ringfence/guest";
+/// Where an image has it that has one.
+pub const GUEST_IN_IMAGE: &str = "/ringfence-guest";
+
+/// The port of every guest.
+pub const PORT: u16 = 7433;
+/// The container that is the sandbox.
+const CONTAINER: &str = "sandbox";
+
+/// On every object of ours; says what it is for.
+pub const LABEL: &str = "ringfence";
+/// The id of the sandbox that an object belongs to.
+const SANDBOX_LABEL: &str = "ringfence.sandbox";
+const SHAPE_LABEL: &str = "ringfence.shape";
+/// Which server parked a pod.
+const MAKER_LABEL: &str = "ringfence.maker";
+const POOL: &str = "pool";
+const PLAN_NOTE: &str = "ringfence.plan";
+const SECRET_NOTE: &str = "ringfence.secret";
+const NOTES_NOTE: &str = "ringfence.notes";
+
+/// How long a pod may take from its creation to its start, the fetching of images included.
+const STARTING: Duration = Duration::from_secs(300);
+/// How long a node may be silent until its pods are given up.
+const NODES_GONE: Duration = Duration::from_secs(10);
+/// How long others may take to let go of a pod that is being removed.
+const LETTING_GO: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How this backend is set up.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub endpoint: Endpoint,
+    /// Used when a plan names no image.
+    pub image: String,
+    /// The image whose guest is brought into pods; absent where their own images have it.
+    pub guest_image: Option<String>,
+    pub reach: Reach,
+    /// The cluster enforces the network policy of `deploy/`, so guests need not deny sockets.
+    pub network_policy: bool,
+    /// The class of volumes for work folders that outlive their pods; absent where there are none.
+    pub storage_class: Option<String>,
+    /// For all pods, besides what a plan names.
+    pub pull_secrets: Vec<String>,
+    /// The share of a sandbox's memory and processors that is reserved for it.
+    pub reserve: f64,
+    /// How long a pod may stay without a node that takes it.
+    pub scheduling: Duration,
+    /// The age at which the cluster itself ends a pod.
+    pub deadline: Duration,
+    /// How many pods are kept ready for each kind that is asked for.
+    pub pool: usize,
+}
+
+impl Config {
+    /// The usual one, on the cluster that the surroundings name.
+    pub fn new(image: impl Into<String>) -> Self {
+        Self {
+            endpoint: Endpoint::default(),
+            image: image.into(),
+            guest_image: None,
+            reach: Reach::Auto,
+            network_policy: false,
+            storage_class: None,
+            pull_secrets: Vec::new(),
+            reserve: 0.05,
+            scheduling: Duration::from_secs(5),
+            deadline: Duration::from_secs(86_400),
+            pool: 0,
+        }
+    }
+}
+
+pub struct Kubernetes {
+    config: Config,
+    cluster: Cluster,
+    watch: OnceCell<Watch>,
+    pool: Pool,
+    /// Names this server.
+    maker: String,
+    /// For work that goes on behind a call.
+    me: Weak<Kubernetes>,
+}
+
+fn unknown(id: &SandboxId) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no sandbox {id}"))
+}
+
+fn exists(id: &SandboxId) -> Failure {
+    Failure::new(Code::AlreadyExists, format!("sandbox {id} exists already"))
+}
+
+fn container_of(plan: &Plan) -> Result<&ContainerPlan, Failure> {
+    plan.container.as_ref().ok_or_else(|| {
+        let message = "a plan without a container reached a cluster";
+        Failure::new(Code::Internal, message)
+    })
+}
+
+fn text_of(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(value)
+        .map_err(|e| Failure::new(Code::Internal, "cannot annotate a pod").detail(e))
+}
+
+/// The pod of a sandbox that none was ready for: whoever makes it first has made it for all.
+fn pod_name(id: &SandboxId) -> String {
+    format!("ringfence-{id}")
+}
+
+fn now() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+fn note<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    pod.annotations().get(name).map(String::as_str)
+}
+
+fn plan_of(pod: &Pod) -> Option<Plan> {
+    serde_json::from_str(note(pod, PLAN_NOTE)?).ok()
+}
+
+fn notes_of(annotations: &BTreeMap<String, String>) -> Notes {
+    let text = annotations.get(NOTES_NOTE);
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}
+
+fn address_of(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.pod_ip.as_deref()
+}
+
+/// The program that is the pod's first process.
+fn guest_of(pod: &Pod) -> Option<&str> {
+    let containers = &pod.spec.as_ref()?.containers;
+    let own = containers.iter().find(|one| one.name == CONTAINER)?;
+    own.command.as_ref()?.first().map(String::as_str)
+}
+
+/// A sandbox as its pod says; none while it is being made.
+fn info(pod: &Pod) -> Option<SandboxInfo> {
+    let state = match fate(pod) {
+        Fate::Coming | Fate::Unschedulable(_) | Fate::Refused(_) => return None,
+        Fate::Running => SandboxState::Running,
+        Fate::Ended(_) => SandboxState::Dead,
+    };
+    Some(SandboxInfo {
+        plan: plan_of(pod)?,
+        state,
+        created: pod
+            .creation_timestamp()
+            .map_or(0.0, |at| at.0.as_second() as f64),
+        notes: notes_of(pod.annotations()),
+    })
+}
+
+/// Whether the guest keeps the network away from what it starts.
+fn denies_sockets(container: &ContainerPlan, config: &Config) -> bool {
+    container.network == "none" && !config.network_policy
+}
+
+impl Kubernetes {
+    pub fn new(config: Config) -> Result<Arc<Self>, Failure> {
+        let maker = random_hex::<8>()?;
+        Ok(Arc::new_cyclic(|me| Self {
+            cluster: Cluster::new(config.endpoint.clone()),
+            config,
+            watch: OnceCell::new(),
+            pool: Pool::default(),
+            maker,
+            me: Weak::clone(me),
+        }))
+    }
+
+    async fn reach(&self) -> Result<&Reached, Failure> {
+        self.cluster.reach().await
+    }
+
+    async fn pods(&self) -> Result<Api<Pod>, Failure> {
+        let reached = self.reach().await?;
+        Ok(Api::namespaced(reached.client.clone(), &reached.namespace))
+    }
+
+    /// The one watch, started by who needs it first.
+    async fn watch(&self) -> Result<&Watch, Failure> {
+        let start = async || Ok::<_, Failure>(Watch::start(self.pods().await?));
+        self.watch.get_or_try_init(start).await
+    }
+
+    async fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        let watch = self.watch().await?;
+        let id = &plan.id;
+        let (name, secret) = (pod_name(id), secret()?);
+        let claim = claim::name(plan);
+        // Whatever is wrong with the plan is found before anything is made.
+        let claim = claim.as_deref();
+        let mut pod = pod::pod(&self.config, plan, &name, &secret, claim, &Purpose::Sandbox)?;
+        let claimed = match plan.workspace {
+            Workspace::Disk => Some(self.claim_volume(plan).await?),
+            _ => None,
+        };
+        if let Some(notes) = claimed.as_ref().and_then(|claimed| claimed.notes.clone()) {
+            pod.annotations_mut().insert(NOTES_NOTE.to_owned(), notes);
+        }
+        watch.begin(id.as_str());
+        let made = match self.post(&pod, &name, &secret).await {
+            Ok(made) => made,
+            Err(failure) => {
+                self.unclaim(claimed, id).await?;
+                return Err(failure);
+            }
+        };
+        let Some(made) = made else {
+            return Err(exists(id));
+        };
+        watch.put(made);
+        let started = async {
+            // Another server may have given a pod that was ready.
+            if plan.lifetime == Lifetime::Kept && self.is_leased(id).await? {
+                return Err(exists(id));
+            }
+            self.started(watch, &name).await
+        };
+        match started.await {
+            Ok(pod) => {
+                if claimed.is_some_and(|claimed| claimed.suspended) {
+                    self.mark_volume(id, false, None).await?;
+                }
+                info(&pod).ok_or_else(|| unknown(id))
+            }
+            Err(failure) => {
+                self.remove_pod(&name).await?;
+                self.unclaim(claimed, id).await?;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Makes a pod; none where its name is taken.
+    async fn post(&self, pod: &Pod, name: &str, secret: &str) -> Result<Option<Pod>, Failure> {
+        let pods = self.pods().await?;
+        let parameters = PostParams::default();
+        match persist(|| pods.create(&parameters, pod)).await {
+            Ok(made) => Ok(Some(made)),
+            Err(error) if status(&error) == Some(409) => {
+                // It may be ours: the answer to the first try was lost.
+                let found = persist(|| pods.get_opt(name)).await;
+                let found = found.map_err(|e| failed(format!("cannot look at pod {name}"), e))?;
+                Ok(found.filter(|pod| note(pod, SECRET_NOTE) == Some(secret)))
+            }
+            Err(error) => Err(failed(format!("cannot make pod {name}"), error)),
+        }
+    }
+
+    /// Waits until a pod's guest runs, or will not.
+    async fn started(&self, watch: &Watch, name: &str) -> Result<Arc<Pod>, Failure> {
+        let begun = Instant::now();
+        let mut without_node: Option<(Instant, String)> = None;
+        loop {
+            let left = match &without_node {
+                Some((since, _)) => self.config.scheduling.saturating_sub(since.elapsed()),
+                None => STARTING.saturating_sub(begun.elapsed()),
+            };
+            let waits = without_node.is_some();
+            let look = |pod: Option<&Pod>| match pod.map(fate) {
+                Some(Fate::Coming) => waits.then_some(Ok(Fate::Coming)),
+                Some(Fate::Unschedulable(_)) if waits => None,
+                Some(fate) => Some(Ok(fate)),
+                None => Some(Err(())),
+            };
+            let seen = tokio::time::timeout(left, watch.until(name, look)).await;
+            match seen {
+                Ok(Ok(Fate::Running)) => {
+                    if let Some(pod) = watch.pod(name) {
+                        return Ok(pod);
+                    }
+                }
+                Ok(Ok(Fate::Coming)) => without_node = None,
+                Ok(Ok(Fate::Unschedulable(why))) => without_node = Some((Instant::now(), why)),
+                Ok(Ok(Fate::Refused(failure))) => return Err(failure),
+                Ok(Ok(Fate::Ended(certificate))) => {
+                    let message =
+                        format!("the sandbox ended before it began: {}", certificate.message);
+                    let failure = Failure::new(Code::Unavailable, message);
+                    return Err(match certificate.message.contains(GUEST_IN_IMAGE) {
+                        true => failure.hint(fate::NO_GUEST),
+                        false => failure,
+                    });
+                }
+                Ok(Err(())) => {
+                    let message = format!("pod {name} was deleted before it began");
+                    return Err(Failure::new(Code::Unavailable, message));
+                }
+                Err(_) => {
+                    return Err(match without_node {
+                        Some((_, why)) => {
+                            let message =
+                                format!("no node takes the sandbox: Unschedulable: {why}");
+                            Failure::new(Code::Full, message)
+                                .hint("ask for less, or add nodes to the cluster")
+                        }
+                        None => {
+                            let message = format!("pod {name} does not start");
+                            Failure::new(Code::DeadlineExceeded, message)
+                                .hint("`kubectl describe pod` says how far it is")
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// The pod of a sandbox as this server knows it.
+    fn known(&self, watch: &Watch, id: &SandboxId) -> Option<Arc<Pod>> {
+        let named = watch.pod(&pod_name(id));
+        let is_its = |pod: &Arc<Pod>| {
+            pod.labels().get(SANDBOX_LABEL).map(String::as_str) == Some(id.as_str())
+        };
+        named
+            .filter(is_its)
+            .or_else(|| watch.all().into_iter().find(is_its))
+    }
+
+    /// The pod of a sandbox; the API server is asked only where the watch has none.
+    async fn pod_of(&self, id: &SandboxId) -> Result<Option<Arc<Pod>>, Failure> {
+        let watch = self.watch().await?;
+        if let Some(pod) = self.known(watch, id) {
+            return Ok(Some(pod));
+        }
+        for pod in self.labelled(&format!("{SANDBOX_LABEL}={id}")).await? {
+            watch.put(pod);
+        }
+        Ok(self.known(watch, id))
+    }
+
+    async fn labelled(&self, labels: &str) -> Result<Vec<Pod>, Failure> {
+        let pods = self.pods().await?;
+        let parameters = ListParams::default().labels(labels);
+        let listed = persist(|| pods.list(&parameters)).await;
+        let listed = listed.map_err(|e| failed("cannot list pods", e))?;
+        Ok(listed.items)
+    }
+
+    /// Removes a pod with certainty. Others may hold it by a finalizer; they have a while to let
+    /// go.
+    async fn remove_pod(&self, name: &str) -> Result<(), Failure> {
+        let pods = self.pods().await?;
+        let what = || format!("cannot remove pod {name}");
+        let parameters = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::default()
+        };
+        let watch = self.watch().await?;
+        let known = watch.removing(name);
+        let removed = match persist(|| pods.delete(name, &parameters)).await {
+            Ok(removed) => removed.left(),
+            Err(error) if status(&error) == Some(404) => None,
+            Err(error) => {
+                if let Some(uid) = known {
+                    watch.not_removed(&uid);
+                }
+                return Err(failed(what(), error));
+            }
+        };
+        let uid = removed.as_ref().and_then(|pod| pod.uid()).or(known);
+        let uid = uid.unwrap_or_default();
+        if removed.is_some_and(|pod| !pod.finalizers().is_empty()) {
+            self.wait_out(&pods, name, &uid).await?;
+        }
+        watch.removed(name, &uid);
+        Ok(())
+    }
+
+    async fn wait_out(&self, pods: &Api<Pod>, name: &str, uid: &str) -> Result<(), Failure> {
+        let what = || format!("cannot remove pod {name}");
+        let begun = Instant::now();
+        while begun.elapsed() < LETTING_GO {
+            let found = persist(|| pods.get_opt(name)).await;
+            let found = found.map_err(|e| failed(what(), e))?;
+            if found.is_none_or(|pod| pod.uid().as_deref() != Some(uid)) {
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        let patch = json!({"metadata": {"uid": uid, "finalizers": null}});
+        let patch = Patch::Merge(&patch);
+        let parameters = PatchParams::default();
+        match persist(|| pods.patch(name, &parameters, &patch)).await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(status(&error), Some(404 | 409)) => Ok(()),
+            Err(error) => Err(failed(what(), error)),
+        }
+    }
+
+    /// Changes annotations of a pod, and takes over what it is then.
+    async fn patch(&self, name: &str, patch: &serde_json::Value) -> Result<(), kube::Error> {
+        let pods = match self.pods().await {
+            Ok(pods) => pods,
+            Err(failure) => return Err(kube::Error::Service(failure.message.into())),
+        };
+        let parameters = PatchParams::default();
+        let patch = Patch::Merge(patch);
+        let pod = persist(|| pods.patch(name, &parameters, &patch)).await?;
+        if let Some(watch) = self.watch.get() {
+            watch.put(pod);
+        }
+        Ok(())
+    }
+
+    fn by_address(&self, reached: &Reached, plan: &Plan) -> bool {
+        let on_host = plan.container.as_ref().is_some_and(|c| c.network == "host");
+        match self.config.reach {
+            Reach::Auto => reached.inside && !on_host,
+            Reach::Address => !on_host,
+            Reach::Exec => false,
+        }
+    }
+}
+
+/// What opens the door of one guest.
+fn secret() -> Result<String, Failure> {
+    random_hex::<{ SECRET_LENGTH / 2 }>()
+}
+
+#[async_trait]
+impl Backend for Kubernetes {
+    async fn guarantees(&self) -> Result<Guarantees, Failure> {
+        let reached = self.reach().await?;
+        let sandbox = |by: &str| (Hold::Sandbox, by.to_owned());
+        let process = |by: &str| (Hold::Process, by.to_owned());
+        let none = |by: &str| (Hold::None, by.to_owned());
+        // Since then a volume in memory has the size that was asked for.
+        let sized = match reached.version >= (1, 22) {
+            true => sandbox("a volume in memory"),
+            false => none("before Kubernetes 1.22 a volume in memory has no size of its own"),
+        };
+        let network = match self.config.network_policy {
+            true => sandbox("the cluster's network policy"),
+            false => sandbox(
+                "the guest's seccomp filter: no socket but unix ones, so no loopback either",
+            ),
+        };
+        Ok(Guarantees {
+            backend: "kubernetes".to_owned(),
+            disk_workspace: match self.config.storage_class {
+                Some(_) => DiskWorkspace::Limited,
+                None => DiskWorkspace::No,
+            },
+            image: Some(self.config.image.clone()),
+            controls: BTreeMap::from([
+                (Control::Isolation, sandbox("a pod of the cluster")),
+                (
+                    Control::SystemCalls,
+                    sandbox("the runtime's seccomp profile, no new privileges, no capabilities"),
+                ),
+                (Control::Landlock, none("not used in pods")),
+                (Control::Network, network),
+                (Control::Memory, sandbox("the container's cgroup")),
+                (Control::Cpus, sandbox("the container's cgroup")),
+                (
+                    Control::Pids,
+                    none("a pod can't say it; the kubelet's own `podPidsLimit` holds for all"),
+                ),
+                (Control::Workspace, sized.clone()),
+                (Control::Tmp, sized),
+                (Control::FileSize, process("RLIMIT_FSIZE")),
+                (Control::OpenFiles, process("RLIMIT_NOFILE")),
+            ]),
+        })
+    }
+
+    async fn create(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        match self.claim(plan).await? {
+            Some(claimed) => Ok(claimed),
+            None => self.make(plan).await,
+        }
+    }
+
+    async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
+        let pod = self.pod_of(id).await?.ok_or_else(|| unknown(id))?;
+        match fate(&pod) {
+            Fate::Running => {}
+            Fate::Ended(certificate) => {
+                let message = format!("sandbox {id} has ended: {}", certificate.message);
+                return Err(Failure::new(Code::Unavailable, message));
+            }
+            _ => {
+                let message = format!("sandbox {id} is being made");
+                return Err(Failure::new(Code::Unavailable, message));
+            }
+        }
+        if let Some(io) = self.take_fresh(&pod) {
+            return Ok(io);
+        }
+        let plan = plan_of(&pod).ok_or_else(|| unknown(id))?;
+        self.open(&pod, &plan).await
+    }
+
+    async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
+        let found = self.find(id).await?.ok_or_else(|| unknown(id))?;
+        if found.plan.workspace != Workspace::Disk {
+            let message = format!("sandbox {id} keeps its files in memory: they would be lost");
+            return Err(Failure::new(Code::Conflict, message));
+        }
+        // Who is killed between the two has left one that runs, which counts more.
+        self.mark_volume(id, true, Some(&found.notes)).await?;
+        self.remove_pod(&pod_name(id)).await
+    }
+
+    async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
+        let pod = self.pod_of(id).await?;
+        // One that is only just being made somewhere else has its name, if nothing else.
+        let own = pod_name(id);
+        let name = pod.map_or_else(|| own.clone(), |pod| pod.name_any());
+        self.remove_pod(&name).await?;
+        if name != own {
+            self.release(id).await?;
+        }
+        self.remove_volume(id).await
+    }
+
+    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+        let what = || format!("cannot note something about sandbox {id}");
+        let text = text_of(notes)?;
+        let patch = json!({"metadata": {"annotations": {NOTES_NOTE: text}}});
+        let pod = self.pod_of(id).await?;
+        let durable = match &pod {
+            Some(pod) => plan_of(pod).is_some_and(|plan| plan.workspace == Workspace::Disk),
+            None => self.config.storage_class.is_some(),
+        };
+        if durable {
+            self.patch_volume(id, &patch).await?;
+        }
+        match pod {
+            Some(pod) => self
+                .patch(&pod.name_any(), &patch)
+                .await
+                .map_err(|e| failed(what(), e)),
+            None if durable => Ok(()),
+            None => Err(unknown(id)),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
+        let watch = self.watch().await?;
+        watch.complete().await?;
+        let pods = watch.all();
+        let mut all: Vec<_> = pods.iter().filter_map(|pod| info(pod)).collect();
+        all.extend(self.without_pod(&pods).await?);
+        Ok(all)
+    }
+
+    async fn ready(&self) -> Result<(), Failure> {
+        let reached = self.reach().await?;
+        let asked = persist(|| reached.client.apiserver_version()).await;
+        asked.map_err(|e| failed("cannot ask for the cluster's version", e))?;
+        self.watch().await?.complete().await
+    }
+
+    async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
+        match self.pod_of(id).await? {
+            Some(pod) => Ok(info(&pod)),
+            None => self.find_volume(id).await,
+        }
+    }
+
+    async fn tidy(&self) -> Result<(), Failure> {
+        self.sweep().await?;
+        self.refill_all();
+        Ok(())
+    }
+
+    fn prepare(&self, plan: &Plan) {
+        self.make_ready(plan);
+    }
+
+    async fn close(&self) -> Result<(), Failure> {
+        self.drain().await
+    }
+
+    fn place(&self, id: &SandboxId) -> Option<Place> {
+        let pod = self.known(self.watch.get()?, id)?;
+        Some(Place {
+            name: pod.name_any(),
+            address: address_of(&pod).map(str::to_owned),
+        })
+    }
+
+    fn epitaph(&self, id: &SandboxId) -> Option<Certificate> {
+        let watch = self.watch.get()?;
+        let epitaph = watch.epitaph(id.as_str())?;
+        Some(Certificate::clone(&epitaph))
+    }
+}

@@ -1,0 +1,346 @@
+//! Pods that are made before anybody asks, so that a session is there at once.
+//!
+//! What is ready is a question to the cluster, not to this server: any server hands out what any
+//! has parked, and all of them count together. A claim is a lease that has the sandbox's name, so
+//! that the API server decides who was first, and then a change of the pod that only one can make.
+
+use super::cluster::{failed, persist, status};
+use super::fate::{Fate, fate};
+use super::pod::{self, Purpose};
+use super::reach::Mortal;
+use super::watch::Watch;
+use super::{
+    Kubernetes, LABEL, MAKER_LABEL, PLAN_NOTE, POOL, SANDBOX_LABEL, SECRET_NOTE, SHAPE_LABEL,
+    exists, info, note, pod_name, text_of,
+};
+use crate::backend::docker::shape;
+use crate::backend::{Io, SandboxInfo};
+use crate::guest::GuestClient;
+use crate::plan::{Plan, SandboxId, random_hex};
+use crate::sessions::MAIN;
+use crate::spec::Workspace;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use ringfence_proto::{Code, Failure, KernelRequest};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Shapes that are kept ready at one time; who asks for more of them waits for each.
+const SHAPES: usize = 8;
+/// Pods that one claim is tried on: in a rush, others are faster again and again.
+const TRIES: usize = 3;
+
+#[derive(Default)]
+pub(super) struct Pool {
+    shapes: Mutex<HashMap<String, Shape>>,
+    /// Connections to what this server has parked, by uid, where a new one takes time.
+    fresh: Mutex<HashMap<String, Box<dyn Io>>>,
+}
+
+struct Shape {
+    /// One of its plans.
+    plan: Plan,
+    /// Somebody fills it up.
+    filling: bool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a plan has in common with others that one pod would do for, as a label has it.
+fn key(plan: &Plan) -> Option<String> {
+    let cluster = plan.container.as_ref()?.kubernetes.as_ref();
+    if plan.workspace == Workspace::Disk || cluster.is_some_and(|c| c.claim.is_some()) {
+        return None;
+    }
+    let text = shape(plan)?;
+    let digest = Sha256::digest(text);
+    Some(digest.iter().take(16).map(|b| format!("{b:02x}")).collect())
+}
+
+fn is_parked(pod: &Pod, key: &str) -> bool {
+    pod.labels().get(LABEL).map(String::as_str) == Some(POOL)
+        && pod.labels().get(SHAPE_LABEL).map(String::as_str) == Some(key)
+}
+
+impl Kubernetes {
+    async fn leases(&self) -> Result<Api<Lease>, Failure> {
+        let reached = self.reach().await?;
+        Ok(Api::namespaced(reached.client.clone(), &reached.namespace))
+    }
+
+    /// A parked pod for this plan, if there is one. Others are made in its place.
+    pub(super) async fn claim(&self, plan: &Plan) -> Result<Option<SandboxInfo>, Failure> {
+        let Some(key) = key(plan).filter(|_| self.config.pool > 0) else {
+            return Ok(None);
+        };
+        let watch = self.watch().await?;
+        watch.complete().await?;
+        let mut claimed = None;
+        for _ in 0..TRIES {
+            let Some(pod) = any_ready(watch, &key)? else {
+                break;
+            };
+            if let Some(info) = self.hand_out(watch, plan, &pod).await? {
+                claimed = Some(info);
+                break;
+            }
+        }
+        self.refill(key, plan);
+        Ok(claimed)
+    }
+
+    /// None where another was faster to take this pod.
+    async fn hand_out(
+        &self,
+        watch: &Watch,
+        plan: &Plan,
+        pod: &Pod,
+    ) -> Result<Option<SandboxInfo>, Failure> {
+        let id = &plan.id;
+        if !self.lease(id, pod).await? || self.is_taken(id).await? {
+            return Err(exists(id));
+        }
+        watch.begin(id.as_str());
+        let patch = json!({"metadata": {
+            "resourceVersion": pod.resource_version(),
+            "labels": {LABEL: "sandbox", SANDBOX_LABEL: id, SHAPE_LABEL: null},
+            "annotations": {PLAN_NOTE: text_of(plan)?},
+        }});
+        match self.patch(&pod.name_any(), &patch).await {
+            Ok(()) => {}
+            Err(error) if matches!(status(&error), Some(404 | 409)) => {
+                self.release(id).await?;
+                return Ok(None);
+            }
+            Err(error) => {
+                self.release(id).await?;
+                return Err(failed(format!("cannot claim a pod for {id}"), error));
+            }
+        }
+        Ok(self.known(watch, id).and_then(|pod| info(&pod)))
+    }
+
+    /// Takes the name of a sandbox for a pod that has another; false where somebody has it. The
+    /// cluster removes the lease with its pod.
+    async fn lease(&self, id: &SandboxId, pod: &Pod) -> Result<bool, Failure> {
+        let name = pod_name(id);
+        let lease = json!({
+            "metadata": {
+                "name": name,
+                "labels": {LABEL: "claim", SANDBOX_LABEL: id},
+                "ownerReferences": [{
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": pod.name_any(),
+                    "uid": pod.uid(),
+                }],
+            },
+            "spec": {"holderIdentity": self.maker},
+        });
+        let lease: Lease = serde_json::from_value(lease)
+            .map_err(|e| Failure::new(Code::Internal, "cannot describe a lease").detail(e))?;
+        let leases = self.leases().await?;
+        let parameters = PostParams::default();
+        match persist(|| leases.create(&parameters, &lease)).await {
+            Ok(_) => Ok(true),
+            Err(error) if status(&error) == Some(409) => Ok(false),
+            Err(error) => Err(failed(format!("cannot make lease {name}"), error)),
+        }
+    }
+
+    /// Whether a pod was made under the name meanwhile. Who makes one looks for a lease after it,
+    /// who has a lease for a pod: so of two at least one sees the other.
+    async fn is_taken(&self, id: &SandboxId) -> Result<bool, Failure> {
+        let name = pod_name(id);
+        let pods = self.pods().await?;
+        let found = persist(|| pods.get_opt(&name)).await;
+        let found = found.map_err(|e| failed(format!("cannot look at pod {name}"), e))?;
+        if found.is_some() {
+            self.release(id).await?;
+        }
+        Ok(found.is_some())
+    }
+
+    /// Whether somebody has this sandbox in a pod of another name.
+    pub(super) async fn is_leased(&self, id: &SandboxId) -> Result<bool, Failure> {
+        let name = pod_name(id);
+        let leases = self.leases().await?;
+        match persist(|| leases.get_opt(&name)).await {
+            Ok(found) => Ok(found.is_some()),
+            // Who may not look at leases has nobody who makes them.
+            Err(error) if status(&error) == Some(403) => Ok(false),
+            Err(error) => Err(failed(format!("cannot look at lease {name}"), error)),
+        }
+    }
+
+    pub(super) async fn release(&self, id: &SandboxId) -> Result<(), Failure> {
+        let name = pod_name(id);
+        let leases = self.leases().await?;
+        let parameters = DeleteParams::default();
+        match persist(|| leases.delete(&name, &parameters)).await {
+            Ok(_) => Ok(()),
+            Err(error) if status(&error) == Some(404) => Ok(()),
+            Err(error) => Err(failed(format!("cannot remove lease {name}"), error)),
+        }
+    }
+
+    /// Has this shape filled up, unless somebody is at it.
+    fn refill(&self, key: String, plan: &Plan) {
+        let mut shapes = locked(&self.pool.shapes);
+        if shapes.len() >= SHAPES && !shapes.contains_key(&key) {
+            return;
+        }
+        let shape = shapes.entry(key.clone()).or_insert_with(|| Shape {
+            plan: plan.clone(),
+            filling: false,
+        });
+        if std::mem::replace(&mut shape.filling, true) {
+            return;
+        }
+        drop(shapes);
+        let Some(me) = self.me.upgrade() else {
+            return;
+        };
+        tokio::spawn(async move {
+            let filled = Box::pin(me.fill_up(&key)).await;
+            if let Some(shape) = locked(&me.pool.shapes).get_mut(&key) {
+                shape.filling = false;
+            }
+            if let Err(failure) = filled {
+                tracing::warn!(detail = failure.detail, "cannot fill the pool: {failure}");
+            }
+        });
+    }
+
+    /// Fills up what was asked for so far, where some is lost.
+    pub(super) fn refill_all(&self) {
+        let shapes: Vec<_> = locked(&self.pool.shapes)
+            .iter()
+            .map(|(key, shape)| (key.clone(), shape.plan.clone()))
+            .collect();
+        for (key, plan) in shapes {
+            self.refill(key, &plan);
+        }
+    }
+
+    async fn fill_up(&self, key: &str) -> Result<(), Failure> {
+        let watch = self.watch().await?;
+        watch.complete().await?;
+        loop {
+            let plan = match locked(&self.pool.shapes).get(key) {
+                Some(shape) => shape.plan.clone(),
+                None => return Ok(()),
+            };
+            let there = watch.all();
+            let there = there.iter().filter(|pod| is_parked(pod, key));
+            let count = there.filter(|pod| !matches!(fate(pod), Fate::Ended(_)));
+            if count.count() >= self.config.pool {
+                return Ok(());
+            }
+            Box::pin(self.park(watch, plan, key)).await?;
+        }
+    }
+
+    /// Makes one pod that belongs to nobody yet, with the Python of its first kernel.
+    async fn park(&self, watch: &Watch, mut plan: Plan, key: &str) -> Result<(), Failure> {
+        plan.id = SandboxId::named(format!("{POOL}-{}", random_hex::<8>()?));
+        plan.labels.clear();
+        let (name, secret) = (pod_name(&plan.id), super::secret()?);
+        let purpose = Purpose::Pool {
+            shape: key,
+            maker: &self.maker,
+        };
+        let pod = pod::pod(&self.config, &plan, &name, &secret, None, &purpose)?;
+        let made = self.post(&pod, &name, &secret).await?;
+        watch.put(made.ok_or_else(|| exists(&plan.id))?);
+        let warm = async {
+            let pod = self.started(watch, &name).await?;
+            let guest = GuestClient::connect(self.open(&pod, &plan).await?).await?;
+            match guest.start_kernel(MAIN, &KernelRequest::default()).await {
+                Err(failure) if failure.code == Code::Missing => {}
+                started => drop(started?),
+            }
+            if !self.by_address(self.reach().await?, &plan) {
+                let io = self.open(&pod, &plan).await?;
+                let uid = pod.uid().unwrap_or_default();
+                locked(&self.pool.fresh).insert(uid, io);
+            }
+            Ok(())
+        };
+        let warmed: Result<(), Failure> = warm.await;
+        if let Err(failure) = warmed {
+            self.remove_pod(&name).await?;
+            return Err(failure);
+        }
+        Ok(())
+    }
+
+    /// A connection that was made when its pod was parked.
+    pub(super) fn take_fresh(&self, pod: &Pod) -> Option<Box<dyn Io>> {
+        locked(&self.pool.fresh).remove(&pod.uid()?)
+    }
+
+    /// A new stream to the guest of a pod that runs.
+    pub(super) async fn open(&self, pod: &Pod, plan: &Plan) -> Result<Box<dyn Io>, Failure> {
+        let watch = self.watch().await?;
+        let end = watch.end_of(pod);
+        let gone = || super::unknown(&plan.id);
+        let secret = note(pod, SECRET_NOTE).ok_or_else(gone)?;
+        let by_address = self.by_address(self.reach().await?, plan);
+        let io = match (by_address, super::address_of(pod)) {
+            (true, Some(address)) => super::reach::by_address(address, secret).await?,
+            (true, None) => {
+                let message = format!("sandbox {} has no address yet", plan.id);
+                return Err(Failure::new(Code::Unavailable, message));
+            }
+            (false, _) => {
+                let guest = super::guest_of(pod).ok_or_else(gone)?;
+                let pods = self.pods().await?;
+                super::reach::by_exec(&pods, &pod.name_any(), guest, secret).await?
+            }
+        };
+        Ok(Box::new(Mortal::new(io, end)))
+    }
+
+    /// Removes what this server has parked and nobody claimed.
+    pub(super) async fn drain(&self) -> Result<(), Failure> {
+        if self.config.pool == 0 {
+            return Ok(());
+        }
+        locked(&self.pool.shapes).clear();
+        locked(&self.pool.fresh).clear();
+        let mine = format!("{LABEL}={POOL},{MAKER_LABEL}={}", self.maker);
+        for pod in self.labelled(&mine).await? {
+            self.remove_pod(&pod.name_any()).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes this plan's shape ready before anybody asks for it.
+    pub(super) fn make_ready(&self, plan: &Plan) {
+        if let Some(key) = key(plan).filter(|_| self.config.pool > 0) {
+            self.refill(key, plan);
+        }
+    }
+}
+
+/// One that is ready, by chance: of many servers that look at the same list few choose the same.
+fn any_ready(watch: &Watch, key: &str) -> Result<Option<Arc<Pod>>, Failure> {
+    let mut ready: Vec<_> = watch
+        .all()
+        .into_iter()
+        .filter(|pod| is_parked(pod, key) && fate(pod) == Fate::Running)
+        .collect();
+    if ready.is_empty() {
+        return Ok(None);
+    }
+    let drawn = u64::from_str_radix(&random_hex::<7>()?, 16).unwrap_or_default();
+    let index = (drawn % ready.len() as u64) as usize;
+    Ok(Some(ready.swap_remove(index)))
+}

@@ -1,0 +1,55 @@
+//! The removal of what makers that died in the middle left in the namespace, by any server.
+
+use super::fate::{Fate, fate};
+use super::{Kubernetes, LABEL, POOL, plan_of};
+use crate::plan::Lifetime;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use ringfence_proto::Failure;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Longer than it takes to make a pod, the fetching of its images included.
+const STALE: Duration = Duration::from_secs(600);
+
+/// How long a pod is kept ready: whose server is gone is not for ever there.
+const PARKED: Duration = Duration::from_secs(1800);
+
+/// What a sweep removed, by the cluster's names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Swept {
+    pub pods: Vec<String>,
+}
+
+/// Whether nobody will come back for a pod: its maker died before it ran, or it was disposable.
+fn is_left(pod: &Pod) -> bool {
+    let age = pod
+        .creation_timestamp()
+        .map_or(0.0, |at| super::now() - at.0.as_second() as f64);
+    let disposable = plan_of(pod).is_some_and(|plan| plan.lifetime == Lifetime::Disposable);
+    let parked = pod.labels().get(LABEL).map(String::as_str) == Some(POOL);
+    match fate(pod) {
+        Fate::Running => parked && age > PARKED.as_secs_f64(),
+        Fate::Ended(_) if parked => true,
+        Fate::Ended(_) => disposable,
+        Fate::Coming | Fate::Unschedulable(_) | Fate::Refused(_) => age > STALE.as_secs_f64(),
+    }
+}
+
+impl Kubernetes {
+    /// Removes pods that never ran, disposable ones whose maker is gone, and what was parked long
+    /// ago.
+    pub async fn sweep(&self) -> Result<Swept, Failure> {
+        let watch = self.watch().await?;
+        watch.complete().await?;
+        let mut swept = Swept::default();
+        for pod in watch.all() {
+            if is_left(&pod) {
+                let name = pod.name_any();
+                self.remove_pod(&name).await?;
+                swept.pods.push(name);
+            }
+        }
+        Ok(swept)
+    }
+}

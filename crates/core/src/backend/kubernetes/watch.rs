@@ -1,0 +1,331 @@
+//! One watch over all pods of ours in the namespace: what is known here follows it, nothing polls,
+//! and whoever is connected to a sandbox hears of its end as soon as the cluster knows of it.
+
+use super::fate::{Fate, deleted, fate};
+use super::{LABEL, SANDBOX_LABEL};
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt as _};
+use ringfence_proto::{Certificate, Code, Failure};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// How long the first look may take.
+const FIRST: Duration = Duration::from_secs(20);
+/// How long what was seen last is believed while the API server is away.
+const BELIEVED: Duration = Duration::from_secs(5);
+/// Seconds after which a watch is begun anew, so that one that hangs is noticed.
+const TURN: u32 = 60;
+/// Between two tries to watch on, the shortest and the longest pause.
+const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Ends of sandboxes that are remembered after their pods are gone.
+const REMEMBERED: usize = 4096;
+
+pub(super) struct Watch {
+    seen: Arc<Seen>,
+    task: AbortHandle,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Seen {
+    known: Mutex<Known>,
+    /// Counts changes.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// By name.
+    pods: HashMap<String, Arc<Pod>>,
+    /// Pods that we removed, by uid: news from before must not bring them back.
+    removed: HashMap<String, Instant>,
+    /// By uid: who wants to hear of its end.
+    ends: HashMap<String, watch::Sender<Option<Arc<Certificate>>>>,
+    /// By sandbox: why it ended.
+    epitaphs: HashMap<String, Arc<Certificate>>,
+    order: VecDeque<String>,
+    /// All that there was has been seen once.
+    complete: bool,
+    /// Since when nothing is heard.
+    deaf: Option<Instant>,
+}
+
+impl Seen {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+        let done = work(&mut self.known());
+        self.changed
+            .send_modify(|count| *count = count.wrapping_add(1));
+        done
+    }
+}
+
+/// Versions are numbers on every API server there is; what is none counts as newer.
+fn is_older(pod: &Pod, than: &Pod) -> bool {
+    let version = |pod: &Pod| pod.resource_version()?.parse::<u64>().ok();
+    pod.uid() == than.uid() && matches!((version(pod), version(than)), (Some(a), Some(b)) if a < b)
+}
+
+impl Known {
+    fn apply(&mut self, mut pod: Pod) {
+        pod.metadata.managed_fields = None;
+        let uid = pod.uid().unwrap_or_default();
+        let name = pod.name_any();
+        if self.removed.contains_key(&uid) {
+            return;
+        }
+        if self
+            .pods
+            .get(&name)
+            .is_some_and(|known| is_older(&pod, known))
+        {
+            return;
+        }
+        if let Fate::Ended(certificate) = fate(&pod) {
+            self.end(&pod, *certificate);
+        }
+        self.pods.insert(name, Arc::new(pod));
+    }
+
+    fn delete(&mut self, pod: &Pod) {
+        let uid = pod.uid();
+        let name = pod.name_any();
+        let ours = uid.as_ref().and_then(|uid| self.removed.remove(uid));
+        if self.pods.get(&name).is_some_and(|known| known.uid() == uid) {
+            self.pods.remove(&name);
+        }
+        if ours.is_none() {
+            self.end(pod, deleted(pod));
+        }
+    }
+
+    /// Tells and keeps why a sandbox ended; the first reason is the right one.
+    fn end(&mut self, pod: &Pod, certificate: Certificate) {
+        let uid = pod.uid().unwrap_or_default();
+        let certificate = Arc::new(certificate);
+        if let Some(end) = self.ends.get(&uid) {
+            end.send_if_modified(|end| {
+                let first = end.is_none();
+                end.get_or_insert_with(|| Arc::clone(&certificate));
+                first
+            });
+        }
+        let Some(sandbox) = pod.labels().get(SANDBOX_LABEL) else {
+            return;
+        };
+        if self.epitaphs.contains_key(sandbox) {
+            return;
+        }
+        self.epitaphs.insert(sandbox.clone(), certificate);
+        self.order.push_back(sandbox.clone());
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.epitaphs.remove(&oldest);
+        }
+    }
+}
+
+impl Watch {
+    pub(super) fn start(api: Api<Pod>) -> Self {
+        let seen = Arc::new(Seen {
+            known: Mutex::default(),
+            changed: watch::channel(0).0,
+        });
+        let task = tokio::spawn(follow(api, Arc::clone(&seen))).abort_handle();
+        Self { seen, task }
+    }
+
+    /// Comes back when all that there is has been seen; fails while the API server is away.
+    pub(super) async fn complete(&self) -> Result<(), Failure> {
+        let mut changed = self.seen.changed.subscribe();
+        let looked = async {
+            loop {
+                changed.borrow_and_update();
+                let (complete, deaf) = {
+                    let known = self.seen.known();
+                    let deaf = known.deaf.is_some_and(|since| since.elapsed() > BELIEVED);
+                    (known.complete, deaf)
+                };
+                match (complete, deaf) {
+                    (_, true) => return Err(away()),
+                    (true, false) => return Ok(()),
+                    (false, false) => {}
+                }
+                // The sender is ours, so it lives.
+                let _ = tokio::time::timeout(PAUSE, changed.changed()).await;
+            }
+        };
+        let looked = tokio::time::timeout(FIRST, looked).await;
+        looked.unwrap_or_else(|_| Err(away()))
+    }
+
+    pub(super) fn pod(&self, name: &str) -> Option<Arc<Pod>> {
+        self.seen.known().pods.get(name).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Pod>> {
+        self.seen.known().pods.values().cloned().collect()
+    }
+
+    /// Takes over what the API server just answered with.
+    pub(super) fn put(&self, pod: Pod) {
+        self.seen.change(|known| known.apply(pod));
+    }
+
+    /// A sandbox of this id begins: what is known of an earlier one is not about it.
+    pub(super) fn begin(&self, sandbox: &str) {
+        self.seen.change(|known| {
+            if known.epitaphs.remove(sandbox).is_some() {
+                known.order.retain(|other| other != sandbox);
+            }
+        });
+    }
+
+    /// We are about to remove a pod: news of its end are no news.
+    pub(super) fn removing(&self, name: &str) -> Option<String> {
+        self.seen.change(|known| {
+            let uid = known.pods.get(name)?.uid()?;
+            known.removed.insert(uid.clone(), Instant::now());
+            Some(uid)
+        })
+    }
+
+    /// It did not come to that.
+    pub(super) fn not_removed(&self, uid: &str) {
+        self.seen.change(|known| known.removed.remove(uid));
+    }
+
+    /// We removed a pod.
+    pub(super) fn removed(&self, name: &str, uid: &str) {
+        self.seen.change(|known| {
+            known.removed.insert(uid.to_owned(), Instant::now());
+            if known
+                .pods
+                .get(name)
+                .is_some_and(|pod| pod.uid().as_deref() == Some(uid))
+            {
+                known.pods.remove(name);
+            }
+            known.ends.remove(uid);
+        });
+    }
+
+    /// Waits until looking at a pod, or at its absence, gives something.
+    pub(super) async fn until<T>(
+        &self,
+        name: &str,
+        mut look: impl FnMut(Option<&Pod>) -> Option<T>,
+    ) -> T {
+        let mut changed = self.seen.changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            let pod = self.pod(name);
+            if let Some(found) = look(pod.as_deref()) {
+                return found;
+            }
+            // The sender is ours, so it lives.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Hears of the end of a pod.
+    pub(super) fn end_of(&self, pod: &Pod) -> watch::Receiver<Option<Arc<Certificate>>> {
+        let mut known = self.seen.known();
+        known.ends.retain(|_, end| end.receiver_count() > 0);
+        let uid = pod.uid().unwrap_or_default();
+        let end = known
+            .ends
+            .entry(uid)
+            .or_insert_with(|| watch::channel(None).0);
+        end.subscribe()
+    }
+
+    /// Why a sandbox ended, where that is known.
+    pub(super) fn epitaph(&self, sandbox: &str) -> Option<Arc<Certificate>> {
+        self.seen.known().epitaphs.get(sandbox).cloned()
+    }
+}
+
+fn away() -> Failure {
+    Failure::new(
+        Code::Unavailable,
+        "cannot list sandboxes: the cluster's API server does not answer",
+    )
+}
+
+async fn follow(api: Api<Pod>, seen: Arc<Seen>) {
+    let config = watcher::Config::default().labels(LABEL).timeout(TURN);
+    let mut events = std::pin::pin!(watcher(api.clone(), config));
+    let mut pause = PAUSE;
+    let mut found = HashMap::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                pause = PAUSE;
+                seen.change(|known| {
+                    known.deaf = None;
+                    follow_one(known, &mut found, event);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the watch over pods broke off");
+                seen.change(|known| known.deaf.get_or_insert_with(Instant::now).to_owned());
+                // A watch that begins again says nothing until something happens.
+                loop {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    let one = ListParams::default().labels(LABEL).limit(1);
+                    if let Ok(Ok(_)) = tokio::time::timeout(BELIEVED, api.list(&one)).await {
+                        seen.change(|known| known.deaf = None);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn follow_one(known: &mut Known, found: &mut HashMap<String, Pod>, event: Event<Pod>) {
+    match event {
+        Event::Apply(pod) => known.apply(pod),
+        Event::Delete(pod) => known.delete(&pod),
+        Event::Init => found.clear(),
+        Event::InitApply(pod) => {
+            found.insert(pod.name_any(), pod);
+        }
+        Event::InitDone => {
+            // What is gone went while nobody listened.
+            let begun = std::mem::take(found);
+            let uids: Vec<_> = begun.values().map(|pod| pod.uid()).collect();
+            let lost: Vec<_> = known.pods.values().cloned().collect();
+            for pod in lost.iter().filter(|pod| !uids.contains(&pod.uid())) {
+                // One that was made a moment ago comes by the next event.
+                let age = pod.creation_timestamp().map(|at| at.0.as_second());
+                let now = super::now() as i64;
+                if age.is_some_and(|at| now - at > 2) {
+                    known.delete(pod);
+                }
+            }
+            for pod in begun.into_values() {
+                known.apply(pod);
+            }
+            known.removed.retain(|_, when| when.elapsed() < FIRST);
+            known.complete = true;
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What the tests on a real cluster share.
+
+pub mod cluster;

@@ -1,0 +1,102 @@
+//! Every end that a cluster puts to a sandbox is told with the cluster's own reason.
+
+use ringfence_kubernetes_tests::cluster::{Namespace, Outcome, Server};
+use serde_json::{Value, json};
+
+async fn session(server: &Server, spec: Value) -> Outcome<String> {
+    server.session_with(&json!({"spec": spec})).await
+}
+
+/// What is answered to a call whose sandbox ends under it.
+async fn broken_call(server: &Server, id: &str, end: impl FnOnce() -> Outcome) -> Outcome<String> {
+    let call = server.bash(id, "echo begun > /workspace/begun; sleep 600");
+    let ender = async {
+        // It runs before anything ends it.
+        loop {
+            let there = server.bash(id, "cat /workspace/begun").await?;
+            if there["stdout"] == "begun\n" {
+                return end();
+            }
+        }
+    };
+    let (answer, ended) = tokio::join!(call, ender);
+    ended?;
+    Ok(answer.map_or_else(|e| e.to_string(), |answer| answer.to_string()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_deleted_ends_its_session_at_once() -> Outcome {
+    let namespace = Namespace::new("deleted")?;
+    for reach in ["address", "exec"] {
+        let server = namespace.serve(&["--kube-reach", reach])?;
+        let id = session(&server, json!({})).await?;
+        let name = namespace.names("pods")?.remove(0);
+        let answer = broken_call(&server, &id, || {
+            namespace.kubectl(&["delete", &name, "--grace-period=0", "--force"])?;
+            Ok(())
+        })
+        .await?;
+        assert!(answer.contains("Deleted"), "{reach}: {answer}");
+        // And it is gone for who comes later, with the reason.
+        let body = json!({"tool": "bash_code_execution", "input": {"command": "true"}});
+        let (status, later) = server.post(&format!("/sessions/{id}/exec"), &body).await?;
+        assert_eq!(status, 404, "{later}");
+    }
+    namespace.await_nothing()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fills_its_memory_with_files_is_evicted_and_told_so() -> Outcome {
+    let namespace = Namespace::new("evicted")?;
+    let server = namespace.serve(&["--kube-reach", "address"])?;
+    let spec = json!({"limits": {"memory": "1g"}});
+    let id = session(&server, spec).await?;
+    // More than the volume's limit and less than the memory's; newer clusters refuse the write.
+    let fill = "head -c 200000000 /dev/zero > /tmp/big && sleep 300";
+    let answer = server.bash(&id, fill).await;
+    let answer = answer.map_or_else(|e| e.to_string(), |answer| answer.to_string());
+    let told = answer.contains("Evicted") || answer.contains("No space left");
+    assert!(told, "{answer}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_not_start_is_refused_with_the_clusters_reason() -> Outcome {
+    let namespace = Namespace::new("refused")?;
+    let server = namespace.serve(&["--kube-reserve", "1"])?;
+    for (spec, words) in [
+        (
+            json!({"container": {"image": "ringfence-test/nowhere"}}),
+            "Image",
+        ),
+        (json!({"limits": {"memory": "900g"}}), "Unschedulable"),
+    ] {
+        let refused = session(&server, spec).await.err().ok_or("it was made")?;
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+    namespace.await_nothing()?;
+    let server = namespace.serve(&[])?;
+    namespace.kubectl(&["create", "quota", "few", "--hard=pods=1"])?;
+    session(&server, json!({})).await?;
+    let refused = session(&server, json!({}))
+        .await
+        .err()
+        .ok_or("it was made")?;
+    assert!(refused.to_string().contains("exceeded quota"), "{refused}");
+    assert_eq!(namespace.names("pods")?.len(), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_killed_for_memory_dies_alone() -> Outcome {
+    let namespace = Namespace::new("oom")?;
+    let server = namespace.serve(&["--kube-reach", "address"])?;
+    let id = session(&server, json!({"limits": {"memory": "64m"}})).await?;
+    let done = server
+        .bash(&id, "python3 -c 'x = bytearray(300 << 20)'; echo $?")
+        .await?;
+    assert_eq!(done["stdout"], "137\n", "{done}");
+    let done = server.bash(&id, "echo alive").await?;
+    assert_eq!(done["stdout"], "alive\n", "{done}");
+    Ok(())
+}
