@@ -144,6 +144,7 @@ async fn who_waits_for_a_sandbox_that_stands_still_is_told() -> Outcome {
     drop(stopped);
     // Nothing was lost by it.
     let again = bench.text("bash", json!({"command": "echo hi"})).await?;
-    assert_eq!(again, "hi");
+    // What was given up may be done all the same, and then the answer tells of the file.
+    assert!(again.starts_with("hi"), "{again}");
     Ok(())
 }
