@@ -32,7 +32,7 @@ const TEXTS: [&str; 23] = [
     "http://localhost:1/",
 ];
 
-const MORE: [&str; 13] = [
+const MORE: [&str; 15] = [
     "http://h:2/x",
     "debug",
     "warn",
@@ -46,6 +46,8 @@ const MORE: [&str; 13] = [
     "privileged",
     "devices",
     "exec",
+    "0.25",
+    "0.75",
 ];
 
 fn load(flags: &[(&Setting, &str)], env: &[(&str, &str)], file: &str) -> Result<Loaded, Failure> {
