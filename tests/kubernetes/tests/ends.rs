@@ -36,7 +36,9 @@ async fn a_pod_that_is_deleted_ends_its_session_at_once() -> Outcome {
             Ok(())
         })
         .await?;
-        assert!(answer.contains("Deleted"), "{reach}: {answer}");
+        // The runtime kills processes in any order: the guest may be the last, and tell what it saw.
+        let told = answer.contains("Deleted") || answer.contains("supervisor was killed");
+        assert!(told, "{reach}: {answer}");
         // And it is gone for who comes later, with the reason.
         let body = json!({"tool": "bash_code_execution", "input": {"command": "true"}});
         let (status, later) = server.post(&format!("/sessions/{id}/exec"), &body).await?;
