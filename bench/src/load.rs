@@ -183,6 +183,7 @@ fn measure(home: &Path, clients: u64, time: Duration) -> Result<()> {
     let (_, listed) = Client::new(&server)?.ask("GET", "/sessions", "")?;
     let left = std::fs::read_dir(&state)?
         .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
         .count();
     let listed = listed["sessions"].as_array().map_or(usize::MAX, Vec::len);
