@@ -2,12 +2,12 @@
 
 use crate::config::Config;
 #[cfg(feature = "kubernetes")]
-use crate::config::ReachChoice;
+use crate::config::{ReachChoice, SandboxesChoice};
 use crate::{embedded, settings};
 use ringfence_core::Failure;
 use ringfence_core::backend::docker::{self, Docker, Endpoint};
 #[cfg(feature = "kubernetes")]
-use ringfence_core::backend::kubernetes::{self, Kubernetes, Reach};
+use ringfence_core::backend::kubernetes::{self, Kubernetes, Reach, Sandboxes};
 use ringfence_core::backend::native::{self, Launcher, Native};
 use ringfence_core::backend::progress::Listener;
 use ringfence_core::interpreter::Interpreter;
@@ -78,6 +78,10 @@ pub(crate) fn kubernetes(config: &Config) -> Result<Arc<Kubernetes>, Failure> {
             ReachChoice::Auto => Reach::Auto,
             ReachChoice::Address => Reach::Address,
             ReachChoice::Exec => Reach::Exec,
+        },
+        sandboxes: match asked.sandboxes {
+            SandboxesChoice::Pods => Sandboxes::Pods,
+            SandboxesChoice::AgentSandbox => Sandboxes::AgentSandbox,
         },
         network_policy: asked.network_policy,
         storage_class: asked.storage_class.clone(),

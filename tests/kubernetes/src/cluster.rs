@@ -2,9 +2,9 @@
 
 pub use ringfence_http_tests::{Outcome, Server, ringfence, until};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,9 +83,14 @@ impl Namespace {
 
     /// Waits until nothing of a sandbox is left here.
     pub fn await_nothing(&self) -> Outcome {
+        self.await_none("pods,leases,persistentvolumeclaims,configmaps,secrets")
+    }
+
+    /// Waits until nothing of these kinds is left here.
+    pub fn await_none(&self, kinds: &str) -> Outcome {
         let start = Instant::now();
         loop {
-            let left = self.names("pods,leases,persistentvolumeclaims,configmaps,secrets")?;
+            let left = self.names(kinds)?;
             // These come with every namespace.
             let left: Vec<_> = left
                 .into_iter()
@@ -102,11 +107,41 @@ impl Namespace {
         }
     }
 
+    /// A way to the cluster as an account of this namespace, as a file in this folder.
+    pub async fn config_of(&self, account: &str, folder: &Path) -> Outcome<PathBuf> {
+        let account = format!("serviceaccount/{account}");
+        let secret = until(async || {
+            let path = "--output=jsonpath={.secrets[0].name}";
+            let name = self.kubectl(&["get", &account, path])?;
+            Ok((!name.is_empty()).then_some(name))
+        })
+        .await?;
+        let decoded = "--output=go-template={{.data.token | base64decode}}";
+        let token = self.kubectl(&["get", &format!("secret/{secret}"), decoded])?;
+        let view = [
+            "config",
+            "view",
+            "--flatten",
+            "--minify",
+            "--raw",
+            "--output=json",
+        ];
+        let mut config: Value = serde_json::from_str(&kubectl_ok(&view)?)?;
+        config["users"][0]["user"] = json!({"token": token});
+        let path = folder.join("kubeconfig");
+        std::fs::write(&path, config.to_string())?;
+        Ok(path)
+    }
+
     /// A server whose sessions are pods here. It runs outside the cluster, on its node.
     pub fn serve(&self, args: &[&str]) -> Outcome<Server> {
+        self.serve_by(&kubeconfig()?, args)
+    }
+
+    /// The same, which reaches the cluster as this file says.
+    pub fn serve_by(&self, config: &Path, args: &[&str]) -> Outcome<Server> {
         let own = ["--backend", "kubernetes", "--kube-namespace", &self.0];
         let usual = ["--image", IMAGE, "--no-auth"];
-        let config = kubeconfig()?;
         let env = [("KUBECONFIG", config.to_str().ok_or("a strange path")?)];
         Server::start_in(&[&own[..], &usual, args].concat(), &env)
     }

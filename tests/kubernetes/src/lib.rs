@@ -1,3 +1,4 @@
 //! What the tests on a real cluster share.
 
+pub mod agent;
 pub mod cluster;

@@ -1,14 +1,19 @@
 //! `ringfence doctor`: what this machine can enforce, each proved by trying it.
 
+#[cfg(feature = "kubernetes")]
+mod cluster;
 mod diagnose;
 mod isolation;
 mod limits;
 mod probe;
 
+#[cfg(not(feature = "kubernetes"))]
+use crate::backends;
+use crate::config::{BackendChoice, Config, ConfigArgs};
 use crate::{embedded, settings};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use probe::Sandbox;
-use ringfence_core::backend::native::{Config, Native};
+use ringfence_core::backend::native::{self, Native};
 use ringfence_core::{Code, Failure, SandboxSpec};
 use serde::Serialize;
 use std::io::Write as _;
@@ -18,6 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   ringfence doctor
   ringfence doctor --json | jq .sound
+  KUBECONFIG=… ringfence doctor --backend kubernetes     # makes pods, tries them, removes them
 
 Each wall is tried: the same probe must succeed outside and fail inside, so that a broken probe
 does not look like a strong sandbox. Exit status: 0 if the default sandbox is sound, else 78.";
@@ -29,6 +35,18 @@ pub(crate) struct Doctor {
     /// Prints one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Examines this one: native or kubernetes; by default the configured one, else native
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
+    backend: Option<Examined>,
+}
+
+/// What can be examined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Examined {
+    Native,
+    Kubernetes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -82,7 +100,7 @@ impl Check {
 
 #[derive(Serialize)]
 struct Answer {
-    backend: &'static str,
+    backend: Examined,
     sound: bool,
     summary: String,
     checks: Vec<Check>,
@@ -90,9 +108,22 @@ struct Answer {
 
 impl Doctor {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
-        let checks = super::block_on(examine())?;
+        let config = ConfigArgs::default().load()?.config;
+        let backend = self.backend.unwrap_or(match config.backend {
+            BackendChoice::Kubernetes => Examined::Kubernetes,
+            _ => Examined::Native,
+        });
+        let checks = super::block_on(async {
+            match backend {
+                Examined::Native => examine(&config).await,
+                #[cfg(feature = "kubernetes")]
+                Examined::Kubernetes => cluster::examine(&config).await,
+                #[cfg(not(feature = "kubernetes"))]
+                Examined::Kubernetes => backends::kubernetes(&config).map(|_| Vec::new()),
+            }
+        })?;
         let answer = Answer {
-            backend: "native",
+            backend,
             sound: checks.iter().all(|c| c.state != State::Missing),
             summary: summary(&checks),
             checks,
@@ -110,15 +141,15 @@ impl Doctor {
     }
 }
 
-async fn examine() -> Result<Vec<Check>, Failure> {
+async fn examine(config: &Config) -> Result<Vec<Check>, Failure> {
     let interpreter = settings::search().find();
-    let config = Config {
+    let native = native::Config {
         state: settings::state(),
         guest: embedded::guest()?,
         environments: settings::environments(),
         interpreter: interpreter.clone(),
     };
-    let native = Native::new(config)?;
+    let native = Native::new(native)?;
     let mut checks = vec![diagnose::kernel()];
     match Sandbox::make(&native, SandboxSpec::default()).await {
         Ok(sandbox) => {
@@ -129,7 +160,7 @@ async fn examine() -> Result<Vec<Check>, Failure> {
         }
         Err(failure) => checks.extend(diagnose::no_sandbox(&failure)),
     }
-    checks.extend(diagnose::other_backends());
+    checks.extend(diagnose::other_backends(config).await);
     Ok(checks)
 }
 
@@ -159,7 +190,10 @@ fn print(answer: &Answer) -> std::io::Result<()> {
         out,
         "ringfence {}, {} backend, {}\n",
         env!("CARGO_PKG_VERSION"),
-        answer.backend,
+        match answer.backend {
+            Examined::Native => "native",
+            Examined::Kubernetes => "kubernetes",
+        },
         if settings::is_root() {
             "as root"
         } else {

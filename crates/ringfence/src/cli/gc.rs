@@ -115,7 +115,10 @@ impl Gc {
         for name in &swept.pods {
             super::say(format_args!("removed the pod {name}"));
         }
-        if swept.pods.is_empty() {
+        for object in &swept.objects {
+            super::say(format_args!("removed the {object}"));
+        }
+        if swept.pods.is_empty() && swept.objects.is_empty() {
             super::say("nothing was left behind");
         }
         Ok(ExitCode::SUCCESS)

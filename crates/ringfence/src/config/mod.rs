@@ -21,7 +21,7 @@ pub(crate) use table::{Config, GROUPS, SETTINGS};
 #[allow(unused_imports, reason = "for the server, which takes what it needs")]
 pub(crate) use types::{
     AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, Listen, LogFormat, LogLevel,
-    ReachChoice, WorkspaceChoice,
+    ReachChoice, SandboxesChoice, WorkspaceChoice,
 };
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::declare::{Alias, Group, Setting, Shorthand, maybe, settings};
 use super::sources::{Rule, Sources};
 use super::types::{
     AllowedMount, Auth, BackendChoice, CallbackRule, Danger, Endpoint, LanguageImage, Listen,
-    LogFormat, LogLevel, Ports, ReachChoice, WorkspaceChoice,
+    LogFormat, LogLevel, Ports, ReachChoice, SandboxesChoice, WorkspaceChoice,
 };
 use crate::settings as host;
 use ringfence_core::{Failure, Size};
@@ -165,6 +165,10 @@ settings! {
 
         /// How sandboxes are reached: by address, by exec through the API server, or auto
         reach: ReachChoice = ReachChoice::Auto, "kube-reach" "WAY";
+
+        /// What sandboxes are: pods of the server's own, or objects of kubernetes-sigs/agent-sandbox,
+        /// which then makes the pods and keeps them ready
+        sandboxes: SandboxesChoice = SandboxesChoice::Pods, "kube-sandboxes" "KIND";
 
         /// The cluster enforces the network policy of deploy/, so guests need not deny sockets
         network_policy: bool = false, "kube-network-policy" "";

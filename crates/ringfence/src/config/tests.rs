@@ -32,7 +32,7 @@ const TEXTS: [&str; 23] = [
     "http://localhost:1/",
 ];
 
-const MORE: [&str; 15] = [
+const MORE: [&str; 17] = [
     "http://h:2/x",
     "debug",
     "warn",
@@ -45,6 +45,8 @@ const MORE: [&str; 15] = [
     "python=two",
     "privileged",
     "devices",
+    "pods",
+    "agent-sandbox",
     "exec",
     "0.25",
     "0.75",

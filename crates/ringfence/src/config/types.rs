@@ -83,6 +83,12 @@ words! {
         Exec = "exec",
     }
 
+    /// What sandboxes are to a cluster.
+    SandboxesChoice {
+        Pods = "pods",
+        AgentSandbox = "agent-sandbox",
+    }
+
     LogFormat {
         Text = "text",
         Json = "json",

@@ -36,6 +36,7 @@ pub(super) struct Cluster {
 
 pub(super) struct Reached {
     pub(super) client: Client,
+    pub(super) address: String,
     pub(super) namespace: String,
     /// We run in it ourselves, so addresses of pods can be reached.
     pub(super) inside: bool,
@@ -82,6 +83,7 @@ impl Cluster {
         };
         Ok(Reached {
             client,
+            address,
             namespace,
             inside,
             version: (number(&version.major), number(&version.minor)),

@@ -4,9 +4,11 @@
 //! The guest is a pod's first process. It comes in the image or by an init container, and is
 //! reached at the pod's address or through the API server; to callers both are the same stream.
 
+mod agent;
 mod claim;
 mod cluster;
 mod fate;
+mod look;
 mod pod;
 mod pool;
 mod reach;
@@ -14,6 +16,7 @@ mod sweep;
 mod watch;
 
 pub use cluster::Endpoint;
+pub use look::{About, Right};
 pub use reach::Reach;
 pub use sweep::Swept;
 
@@ -35,9 +38,10 @@ use ringfence_proto::{Certificate, Code, Failure, SECRET_LENGTH};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, mpsc};
 use watch::Watch;
 
 /// Where the guest lies that an init container brings.
@@ -71,6 +75,16 @@ const NODES_GONE: Duration = Duration::from_secs(10);
 const LETTING_GO: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What sandboxes are to the cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sandboxes {
+    /// Pods that we make.
+    #[default]
+    Pods,
+    /// Objects of kubernetes-sigs/agent-sandbox, whose controller makes the pods.
+    AgentSandbox,
+}
+
 /// How this backend is set up.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -80,6 +94,7 @@ pub struct Config {
     /// The image whose guest is brought into pods; absent where their own images have it.
     pub guest_image: Option<String>,
     pub reach: Reach,
+    pub sandboxes: Sandboxes,
     /// The cluster enforces the network policy of `deploy/`, so guests need not deny sockets.
     pub network_policy: bool,
     /// The class of volumes for work folders that outlive their pods; absent where there are none.
@@ -104,6 +119,7 @@ impl Config {
             image: image.into(),
             guest_image: None,
             reach: Reach::Auto,
+            sandboxes: Sandboxes::Pods,
             network_policy: false,
             storage_class: None,
             pull_secrets: Vec::new(),
@@ -122,6 +138,8 @@ pub struct Kubernetes {
     pool: Pool,
     /// Names this server.
     maker: String,
+    /// When objects of agent-sandbox were last looked through.
+    swept: Mutex<Option<Instant>>,
     /// For work that goes on behind a call.
     me: Weak<Kubernetes>,
 }
@@ -147,7 +165,7 @@ fn text_of(value: &impl Serialize) -> Result<String, Failure> {
 }
 
 /// The pod of a sandbox that none was ready for: whoever makes it first has made it for all.
-fn pod_name(id: &SandboxId) -> String {
+fn pod_name(id: impl fmt::Display) -> String {
     format!("ringfence-{id}")
 }
 
@@ -158,6 +176,13 @@ fn now() -> f64 {
 
 fn note<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     pod.annotations().get(name).map(String::as_str)
+}
+
+/// The id of the sandbox that a pod belongs to; none where it belongs to nobody yet.
+fn sandbox_of(pod: &Pod) -> Option<&str> {
+    let label = pod.labels().get(SANDBOX_LABEL).map(String::as_str);
+    // Who claims a pod of agent-sandbox may not label it.
+    label.or_else(|| note(pod, SANDBOX_LABEL))
 }
 
 fn plan_of(pod: &Pod) -> Option<Plan> {
@@ -174,11 +199,13 @@ fn address_of(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.pod_ip.as_deref()
 }
 
-/// The program that is the pod's first process.
-fn guest_of(pod: &Pod) -> Option<&str> {
+/// The program that is the pod's first process, and its door.
+fn guest_of(pod: &Pod) -> Option<(&str, &str)> {
     let containers = &pod.spec.as_ref()?.containers;
     let own = containers.iter().find(|one| one.name == CONTAINER)?;
-    own.command.as_ref()?.first().map(String::as_str)
+    let mut words = own.args.as_ref()?.iter();
+    words.find(|word| *word == pod::DOOR)?;
+    Some((own.command.as_ref()?.first()?, words.next()?))
 }
 
 /// A sandbox as its pod says; none while it is being made.
@@ -212,6 +239,7 @@ impl Kubernetes {
             watch: OnceCell::new(),
             pool: Pool::default(),
             maker,
+            swept: Mutex::new(None),
             me: Weak::clone(me),
         }))
     }
@@ -225,9 +253,30 @@ impl Kubernetes {
         Ok(Api::namespaced(reached.client.clone(), &reached.namespace))
     }
 
+    fn is_agent(&self) -> bool {
+        self.config.sandboxes == Sandboxes::AgentSandbox
+    }
+
     /// The one watch, started by who needs it first.
     async fn watch(&self) -> Result<&Watch, Failure> {
-        let start = async || Ok::<_, Failure>(Watch::start(self.pods().await?));
+        let start = async || {
+            if self.is_agent() {
+                self.installed().await?;
+            }
+            let (deleted, mut gone) = mpsc::unbounded_channel();
+            let deleted = self.is_agent().then_some(deleted);
+            let watch = Watch::start(self.pods().await?, deleted);
+            let me = Weak::clone(&self.me);
+            tokio::spawn(async move {
+                while let Some(pod) = gone.recv().await {
+                    let Some(me) = me.upgrade() else { return };
+                    if let Err(failure) = me.forget(&pod).await {
+                        tracing::warn!(detail = failure.detail, "{failure}");
+                    }
+                }
+            });
+            Ok::<_, Failure>(watch)
+        };
         self.watch.get_or_try_init(start).await
     }
 
@@ -247,21 +296,21 @@ impl Kubernetes {
             pod.annotations_mut().insert(NOTES_NOTE.to_owned(), notes);
         }
         watch.begin(id.as_str());
-        let made = match self.post(&pod, &name, &secret).await {
-            Ok(made) => made,
+        match self.post(watch, &pod, &name, &secret).await {
+            Ok(true) => {}
+            Ok(false) => return Err(exists(id)),
             Err(failure) => {
                 self.unclaim(claimed, id).await?;
                 return Err(failure);
             }
-        };
-        let Some(made) = made else {
-            return Err(exists(id));
-        };
-        watch.put(made);
+        }
         let started = async {
             // Another server may have given a pod that was ready.
-            if plan.lifetime == Lifetime::Kept && self.is_leased(id).await? {
+            if plan.lifetime == Lifetime::Kept && self.is_claimed(id).await? {
                 return Err(exists(id));
+            }
+            if self.is_agent() {
+                self.sandbox_pod(watch, &pod).await?;
             }
             self.started(watch, &name).await
         };
@@ -280,19 +329,37 @@ impl Kubernetes {
         }
     }
 
-    /// Makes a pod; none where its name is taken.
-    async fn post(&self, pod: &Pod, name: &str, secret: &str) -> Result<Option<Pod>, Failure> {
+    /// Makes a pod, or has it made; false where its name is taken.
+    async fn post(
+        &self,
+        watch: &Watch,
+        pod: &Pod,
+        name: &str,
+        secret: &str,
+    ) -> Result<bool, Failure> {
+        if self.is_agent() {
+            return self.post_sandbox(pod).await;
+        }
         let pods = self.pods().await?;
         let parameters = PostParams::default();
-        match persist(|| pods.create(&parameters, pod)).await {
-            Ok(made) => Ok(Some(made)),
+        let made = match persist(|| pods.create(&parameters, pod)).await {
+            Ok(made) => Some(made),
             Err(error) if status(&error) == Some(409) => {
                 // It may be ours: the answer to the first try was lost.
                 let found = persist(|| pods.get_opt(name)).await;
                 let found = found.map_err(|e| failed(format!("cannot look at pod {name}"), e))?;
-                Ok(found.filter(|pod| note(pod, SECRET_NOTE) == Some(secret)))
+                found.filter(|pod| note(pod, SECRET_NOTE) == Some(secret))
             }
-            Err(error) => Err(failed(format!("cannot make pod {name}"), error)),
+            Err(error) => return Err(failed(format!("cannot make pod {name}"), error)),
+        };
+        Ok(made.map(|made| watch.put(made)).is_some())
+    }
+
+    /// Whether somebody has this sandbox in a pod of another name.
+    async fn is_claimed(&self, id: &SandboxId) -> Result<bool, Failure> {
+        match self.config.sandboxes {
+            Sandboxes::Pods => self.is_leased(id).await,
+            Sandboxes::AgentSandbox => self.has_claim(id).await,
         }
     }
 
@@ -357,9 +424,7 @@ impl Kubernetes {
     /// The pod of a sandbox as this server knows it.
     fn known(&self, watch: &Watch, id: &SandboxId) -> Option<Arc<Pod>> {
         let named = watch.pod(&pod_name(id));
-        let is_its = |pod: &Arc<Pod>| {
-            pod.labels().get(SANDBOX_LABEL).map(String::as_str) == Some(id.as_str())
-        };
+        let is_its = |pod: &Arc<Pod>| sandbox_of(pod) == Some(id.as_str());
         named
             .filter(is_its)
             .or_else(|| watch.all().into_iter().find(is_its))
@@ -372,6 +437,11 @@ impl Kubernetes {
             return Ok(Some(pod));
         }
         for pod in self.labelled(&format!("{SANDBOX_LABEL}={id}")).await? {
+            watch.put(pod);
+        }
+        if self.is_agent()
+            && let Some(pod) = self.claimed_pod(id).await?
+        {
             watch.put(pod);
         }
         Ok(self.known(watch, id))
@@ -396,14 +466,23 @@ impl Kubernetes {
         };
         let watch = self.watch().await?;
         let known = watch.removing(name);
-        let removed = match persist(|| pods.delete(name, &parameters)).await {
-            Ok(removed) => removed.left(),
-            Err(error) if status(&error) == Some(404) => None,
-            Err(error) => {
+        let removing = async {
+            if self.is_agent() {
+                self.remove_owners(name).await?;
+            }
+            match persist(|| pods.delete(name, &parameters)).await {
+                Ok(removed) => Ok(removed.left()),
+                Err(error) if status(&error) == Some(404) => Ok(None),
+                Err(error) => Err(failed(what(), error)),
+            }
+        };
+        let removed = match removing.await {
+            Ok(removed) => removed,
+            Err(failure) => {
                 if let Some(uid) = known {
                     watch.not_removed(&uid);
                 }
-                return Err(failed(what(), error));
+                return Err(failure);
             }
         };
         let uid = removed.as_ref().and_then(|pod| pod.uid()).or(known);
@@ -555,9 +634,12 @@ impl Backend for Kubernetes {
         let pod = self.pod_of(id).await?;
         // One that is only just being made somewhere else has its name, if nothing else.
         let own = pod_name(id);
+        if self.is_agent() {
+            self.remove_claim(id).await?;
+        }
         let name = pod.map_or_else(|| own.clone(), |pod| pod.name_any());
         self.remove_pod(&name).await?;
-        if name != own {
+        if name != own && !self.is_agent() {
             self.release(id).await?;
         }
         self.remove_volume(id).await

@@ -20,12 +20,17 @@ const ORDINARY: i64 = 1000;
 /// Seconds without anybody inside after which a disposable sandbox ends by itself.
 const ALONE: u64 = 60;
 
+/// Before the name of a guest's door, on its command line.
+pub(super) const DOOR: &str = "--door";
+
 /// What a pod is for.
 pub(super) enum Purpose<'a> {
     /// This sandbox, which it belongs to.
     Sandbox,
     /// Whoever comes first with a plan of this shape.
     Pool { shape: &'a str, maker: &'a str },
+    /// Any number like it, made by the controller of agent-sandbox.
+    Template,
 }
 
 /// The pod of a plan; `claim` is the volume claim of its work folder, where that is one.
@@ -153,6 +158,10 @@ pub(super) fn labels(plan: &Plan, purpose: &Purpose<'_>) -> Value {
             all.insert(LABEL.to_owned(), json!(super::POOL));
             all.insert(super::MAKER_LABEL.to_owned(), json!(maker));
             all.insert(super::SHAPE_LABEL.to_owned(), json!(shape));
+        }
+        // It can't be changed in a claim, so it says what they will be.
+        Purpose::Template => {
+            all.insert(LABEL.to_owned(), json!("sandbox"));
         }
     }
     Value::Object(all)
@@ -373,7 +382,7 @@ fn arguments(
     let mut words = vec![
         "--id".to_owned(),
         name.to_owned(),
-        "--door".to_owned(),
+        DOOR.to_owned(),
         name.to_owned(),
         "--secret-digest".to_owned(),
         digest,

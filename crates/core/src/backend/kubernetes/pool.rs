@@ -79,6 +79,14 @@ impl Kubernetes {
         let Some(key) = key(plan).filter(|_| self.config.pool > 0) else {
             return Ok(None);
         };
+        if self.is_agent() {
+            // Those on the node's network would share one door.
+            let alone = plan.container.as_ref().is_some_and(|c| c.network != "host");
+            return match alone && self.keeps(&key, plan) {
+                true => self.claim_sandbox(plan).await.map(Some),
+                false => Ok(None),
+            };
+        }
         let watch = self.watch().await?;
         watch.complete().await?;
         let mut claimed = None;
@@ -190,20 +198,30 @@ impl Kubernetes {
         }
     }
 
+    /// Whether this shape is kept ready: from now on, where there is room.
+    fn keeps(&self, key: &str, plan: &Plan) -> bool {
+        let mut shapes = locked(&self.pool.shapes);
+        let room = shapes.len() < SHAPES;
+        if room && !shapes.contains_key(key) {
+            let plan = plan.clone();
+            let filling = false;
+            shapes.insert(key.to_owned(), Shape { plan, filling });
+        }
+        shapes.contains_key(key)
+    }
+
     /// Has this shape filled up, unless somebody is at it.
     fn refill(&self, key: String, plan: &Plan) {
-        let mut shapes = locked(&self.pool.shapes);
-        if shapes.len() >= SHAPES && !shapes.contains_key(&key) {
+        if !self.keeps(&key, plan) {
             return;
         }
-        let shape = shapes.entry(key.clone()).or_insert_with(|| Shape {
-            plan: plan.clone(),
-            filling: false,
-        });
-        if std::mem::replace(&mut shape.filling, true) {
+        let begun = match locked(&self.pool.shapes).get_mut(&key) {
+            Some(shape) => std::mem::replace(&mut shape.filling, true),
+            None => true,
+        };
+        if begun {
             return;
         }
-        drop(shapes);
         let Some(me) = self.me.upgrade() else {
             return;
         };
@@ -229,6 +247,12 @@ impl Kubernetes {
         }
     }
 
+    /// The plans of what was asked for so far.
+    pub(super) fn shapes(&self) -> Vec<Plan> {
+        let shapes = locked(&self.pool.shapes);
+        shapes.values().map(|shape| shape.plan.clone()).collect()
+    }
+
     async fn fill_up(&self, key: &str) -> Result<(), Failure> {
         let watch = self.watch().await?;
         watch.complete().await?;
@@ -237,6 +261,9 @@ impl Kubernetes {
                 Some(shape) => shape.plan.clone(),
                 None => return Ok(()),
             };
+            if self.is_agent() {
+                return self.keep_pool(&plan).await.map(drop);
+            }
             let there = watch.all();
             let there = there.iter().filter(|pod| is_parked(pod, key));
             let count = there.filter(|pod| !matches!(fate(pod), Fate::Ended(_)));
@@ -257,8 +284,9 @@ impl Kubernetes {
             maker: &self.maker,
         };
         let pod = pod::pod(&self.config, &plan, &name, &secret, None, &purpose)?;
-        let made = self.post(&pod, &name, &secret).await?;
-        watch.put(made.ok_or_else(|| exists(&plan.id))?);
+        if !self.post(watch, &pod, &name, &secret).await? {
+            return Err(exists(&plan.id));
+        }
         let warm = async {
             let pod = self.started(watch, &name).await?;
             let guest = GuestClient::connect(self.open(&pod, &plan).await?).await?;
@@ -288,21 +316,31 @@ impl Kubernetes {
 
     /// A new stream to the guest of a pod that runs.
     pub(super) async fn open(&self, pod: &Pod, plan: &Plan) -> Result<Box<dyn Io>, Failure> {
+        let by_address = self.by_address(self.reach().await?, plan);
+        self.open_by(pod, &plan.id, by_address).await
+    }
+
+    pub(super) async fn open_by(
+        &self,
+        pod: &Pod,
+        id: &SandboxId,
+        by_address: bool,
+    ) -> Result<Box<dyn Io>, Failure> {
         let watch = self.watch().await?;
         let end = watch.end_of(pod);
-        let gone = || super::unknown(&plan.id);
+        let gone = || super::unknown(id);
         let secret = note(pod, SECRET_NOTE).ok_or_else(gone)?;
-        let by_address = self.by_address(self.reach().await?, plan);
         let io = match (by_address, super::address_of(pod)) {
             (true, Some(address)) => super::reach::by_address(address, secret).await?,
             (true, None) => {
-                let message = format!("sandbox {} has no address yet", plan.id);
+                let message = format!("sandbox {id} has no address yet");
                 return Err(Failure::new(Code::Unavailable, message));
             }
             (false, _) => {
-                let guest = super::guest_of(pod).ok_or_else(gone)?;
+                let (guest, door) = super::guest_of(pod).ok_or_else(gone)?;
                 let pods = self.pods().await?;
-                super::reach::by_exec(&pods, &pod.name_any(), guest, secret).await?
+                super::reach::by_exec(&pods, &pod.name_any(), [guest, "relay", door], secret)
+                    .await?
             }
         };
         Ok(Box::new(Mortal::new(io, end)))
@@ -315,6 +353,9 @@ impl Kubernetes {
         }
         locked(&self.pool.shapes).clear();
         locked(&self.pool.fresh).clear();
+        if self.is_agent() {
+            return self.drain_pools().await;
+        }
         let mine = format!("{LABEL}={POOL},{MAKER_LABEL}={}", self.maker);
         for pod in self.labelled(&mine).await? {
             self.remove_pod(&pod.name_any()).await?;

@@ -66,11 +66,11 @@ pub(super) async fn by_address(address: &str, secret: &str) -> Result<Box<dyn Io
     Ok(Box::new(stream))
 }
 
-/// By a process in the pod that is joined to its guest's door, which has the pod's name.
+/// By a process in the pod that is joined to its guest's door.
 pub(super) async fn by_exec(
     api: &Api<Pod>,
     pod: &str,
-    guest: &str,
+    command: [&str; 3],
     secret: &str,
 ) -> Result<Box<dyn Io>, Failure> {
     let parameters = AttachParams {
@@ -83,7 +83,7 @@ pub(super) async fn by_exec(
         ..AttachParams::default()
     };
     let what = || format!("cannot reach the sandbox in pod {pod}");
-    let joining = api.exec(pod, [guest, "relay", pod], &parameters);
+    let joining = api.exec(pod, command, &parameters);
     let joined = tokio::time::timeout(CONNECTING, joining).await;
     let silent = || Failure::new(Code::Unavailable, format!("{}: no answer", what()));
     let mut process = joined.map_err(|_| silent())?.map_err(|e| match e {

@@ -10,15 +10,17 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// Longer than it takes to make a pod, the fetching of its images included.
-const STALE: Duration = Duration::from_secs(600);
+pub(super) const STALE: Duration = Duration::from_secs(600);
 
 /// How long a pod is kept ready: whose server is gone is not for ever there.
-const PARKED: Duration = Duration::from_secs(1800);
+pub(super) const PARKED: Duration = Duration::from_secs(1800);
 
 /// What a sweep removed, by the cluster's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Swept {
     pub pods: Vec<String>,
+    /// Objects of agent-sandbox, each with its kind.
+    pub objects: Vec<String>,
 }
 
 /// Whether nobody will come back for a pod: its maker died before it ran, or it was disposable.
@@ -26,8 +28,13 @@ fn is_left(pod: &Pod) -> bool {
     let age = pod
         .creation_timestamp()
         .map_or(0.0, |at| super::now() - at.0.as_second() as f64);
-    let disposable = plan_of(pod).is_some_and(|plan| plan.lifetime == Lifetime::Disposable);
     let parked = pod.labels().get(LABEL).map(String::as_str) == Some(POOL);
+    let plan = plan_of(pod);
+    if !parked && plan.is_none() {
+        // One that the controller of agent-sandbox keeps ready, and looks after.
+        return false;
+    }
+    let disposable = plan.is_some_and(|plan| plan.lifetime == Lifetime::Disposable);
     match fate(pod) {
         Fate::Running => parked && age > PARKED.as_secs_f64(),
         Fate::Ended(_) if parked => true,
@@ -37,8 +44,8 @@ fn is_left(pod: &Pod) -> bool {
 }
 
 impl Kubernetes {
-    /// Removes pods that never ran, disposable ones whose maker is gone, and what was parked long
-    /// ago.
+    /// Removes pods that never ran, disposable ones whose maker is gone, what was parked long ago,
+    /// and objects that nobody made a pod of.
     pub async fn sweep(&self) -> Result<Swept, Failure> {
         let watch = self.watch().await?;
         watch.complete().await?;
@@ -49,6 +56,9 @@ impl Kubernetes {
                 self.remove_pod(&name).await?;
                 swept.pods.push(name);
             }
+        }
+        if self.is_agent() {
+            swept.objects = self.sweep_objects(watch, &self.shapes()).await?;
         }
         Ok(swept)
     }

@@ -2,7 +2,7 @@
 //! and whoever is connected to a sandbox hears of its end as soon as the cluster knows of it.
 
 use super::fate::{Fate, deleted, fate};
-use super::{LABEL, SANDBOX_LABEL};
+use super::{LABEL, sandbox_of};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -12,7 +12,7 @@ use ringfence_proto::{Certificate, Code, Failure};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 /// How long the first look may take.
@@ -59,6 +59,8 @@ struct Known {
     complete: bool,
     /// Since when nothing is heard.
     deaf: Option<Instant>,
+    /// Who wants to hear of pods that others deleted.
+    deleted: Option<mpsc::UnboundedSender<Pod>>,
 }
 
 impl Seen {
@@ -110,6 +112,10 @@ impl Known {
         }
         if ours.is_none() {
             self.end(pod, deleted(pod));
+            if let Some(listener) = &self.deleted {
+                // Who listens no more does not mind.
+                let _ = listener.send(pod.clone());
+            }
         }
     }
 
@@ -124,14 +130,14 @@ impl Known {
                 first
             });
         }
-        let Some(sandbox) = pod.labels().get(SANDBOX_LABEL) else {
+        let Some(sandbox) = sandbox_of(pod) else {
             return;
         };
         if self.epitaphs.contains_key(sandbox) {
             return;
         }
-        self.epitaphs.insert(sandbox.clone(), certificate);
-        self.order.push_back(sandbox.clone());
+        self.epitaphs.insert(sandbox.to_owned(), certificate);
+        self.order.push_back(sandbox.to_owned());
         if self.order.len() > REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {
@@ -141,9 +147,12 @@ impl Known {
 }
 
 impl Watch {
-    pub(super) fn start(api: Api<Pod>) -> Self {
+    pub(super) fn start(api: Api<Pod>, deleted: Option<mpsc::UnboundedSender<Pod>>) -> Self {
         let seen = Arc::new(Seen {
-            known: Mutex::default(),
+            known: Mutex::new(Known {
+                deleted,
+                ..Known::default()
+            }),
             changed: watch::channel(0).0,
         });
         let task = tokio::spawn(follow(api, Arc::clone(&seen))).abort_handle();
@@ -236,6 +245,20 @@ impl Watch {
             changed.borrow_and_update();
             let pod = self.pod(name);
             if let Some(found) = look(pod.as_deref()) {
+                return found;
+            }
+            // The sender is ours, so it lives.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Waits for such a pod.
+    pub(super) async fn appears(&self, is_it: impl Fn(&Pod) -> bool) -> Arc<Pod> {
+        let mut changed = self.seen.changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            let found = self.all().into_iter().find(|pod| is_it(pod));
+            if let Some(found) = found {
                 return found;
             }
             // The sender is ours, so it lives.

@@ -1,6 +1,7 @@
 //! What this machine is, and why it lets no sandbox be made.
 
 use super::{Check, State};
+use crate::config::Config;
 use crate::settings;
 use ringfence_core::Failure;
 use ringfence_core::backend::docker::Endpoint;
@@ -182,7 +183,7 @@ fn explain(failure: &Failure, facts: &Facts) -> Vec<Check> {
 }
 
 /// What there is of other engines.
-pub(super) fn other_backends() -> Vec<Check> {
+pub(super) async fn other_backends(config: &Config) -> Vec<Check> {
     let docker = match Endpoint::find(&settings::docker()) {
         Ok(endpoint) if listens(&endpoint) => {
             format!("an engine listens at {endpoint}: `--backend docker` uses it")
@@ -191,8 +192,14 @@ pub(super) fn other_backends() -> Vec<Check> {
         Err(failure) => failure.message,
     };
     let cluster = match settings::cluster() {
-        Some(_) => "a configuration is there: `--backend kubernetes` uses it",
-        None => "no configuration of a cluster",
+        #[cfg(feature = "kubernetes")]
+        Some(_) => super::cluster::note(config).await,
+        #[cfg(not(feature = "kubernetes"))]
+        Some(_) => match crate::backends::kubernetes(config) {
+            Ok(_) => String::new(),
+            Err(failure) => failure.message,
+        },
+        None => "no configuration of a cluster".to_owned(),
     };
     vec![
         Check::new("docker", State::Note, docker),

@@ -58,7 +58,13 @@ async fn wall(
     Ok(judge(name, means, object, outside, inside))
 }
 
-fn judge(name: &'static str, means: &str, object: &str, outside: Reach, inside: Reach) -> Check {
+pub(super) fn judge(
+    name: &'static str,
+    means: &str,
+    object: &str,
+    outside: Reach,
+    inside: Reach,
+) -> Check {
     match (outside, inside) {
         (Reach::There, Reach::HeldBack) => Check::new(name, State::Held, means)
             .proof(format!("{object}: reached outside, not inside")),

@@ -1,10 +1,8 @@
 //! The same shell script inside a sandbox and outside of it.
 
-use ringfence_core::backend::native::Native;
 use ringfence_core::proto::{Cause, Command, ExecRequest, Exit};
 use ringfence_core::{
-    Backend as _, Code, Control, Enforced, Failure, GuestClient, Lifetime, Plan, SandboxSpec,
-    resolve,
+    Backend, Code, Control, Enforced, Failure, GuestClient, Lifetime, Plan, SandboxSpec, resolve,
 };
 use std::fs;
 use std::io;
@@ -111,24 +109,24 @@ impl Probe<'_> {
 
 /// A sandbox to look around in.
 pub(super) struct Sandbox<'a> {
-    native: &'a Native,
+    backend: &'a dyn Backend,
     guest: GuestClient,
     pub plan: Plan,
 }
 
 impl<'a> Sandbox<'a> {
-    pub(super) async fn make(native: &'a Native, spec: SandboxSpec) -> Result<Self, Failure> {
-        let plan = resolve(spec, Lifetime::Disposable, &native.offers())?;
-        native.create(&plan).await?;
-        let guest = async { GuestClient::connect(native.dial(&plan.id).await?).await };
+    pub(super) async fn make(backend: &'a dyn Backend, spec: SandboxSpec) -> Result<Self, Failure> {
+        let plan = resolve(spec, Lifetime::Disposable, &backend.guarantees().await?)?;
+        backend.create(&plan).await?;
+        let guest = async { GuestClient::connect(backend.dial(&plan.id).await?).await };
         match guest.await {
             Ok(guest) => Ok(Self {
-                native,
+                backend,
                 guest,
                 plan,
             }),
             Err(failure) => {
-                let _ = native.destroy(&plan.id).await;
+                let _ = backend.destroy(&plan.id).await;
                 Err(failure)
             }
         }
@@ -181,7 +179,7 @@ impl<'a> Sandbox<'a> {
     }
 
     pub(super) async fn remove(self) -> Result<(), Failure> {
-        self.native.destroy(&self.plan.id).await
+        self.backend.destroy(&self.plan.id).await
     }
 }
 
