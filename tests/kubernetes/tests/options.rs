@@ -1,6 +1,6 @@
 //! What is asked for is what the pod has: looked at through the cluster's own eyes.
 
-use ringfence_kubernetes_tests::cluster::{Namespace, Outcome};
+use ringfence_kubernetes_tests::cluster::{GUEST, Namespace, Outcome, kubectl, kubectl_ok, until};
 use serde_json::{Value, json};
 
 /// The pod of the only session.
@@ -145,6 +145,26 @@ async fn options_reach_the_pod_where_they_are_allowed() -> Outcome {
     Ok(())
 }
 
+/// Something of the whole cluster, removed in any case.
+struct Applied(tempfile::NamedTempFile);
+
+impl Applied {
+    fn new(object: &Value) -> Outcome<Self> {
+        let file = tempfile::NamedTempFile::new()?;
+        std::fs::write(&file, object.to_string())?;
+        let path = file.path().to_str().ok_or("a strange path")?;
+        kubectl_ok(&["create", "-f", path])?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Applied {
+    fn drop(&mut self) {
+        let path = self.0.path().display().to_string();
+        let _ = kubectl(&["delete", "--wait=false", "-f", &path]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_runtime_class_is_the_pods() -> Outcome {
     let namespace = Namespace::new("runtime")?;
@@ -157,5 +177,84 @@ async fn a_runtime_class_is_the_pods() -> Outcome {
         .err()
         .ok_or("it was made")?;
     assert!(refused.to_string().contains("rf-nowhere"), "{refused}");
-    namespace.await_nothing()
+    namespace.await_nothing()?;
+    // One that it has, with the guest in the image and brought into it.
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": namespace.0},
+        "handler": "runc",
+    });
+    let _class = Applied::new(&class)?;
+    let brought = namespace.serve(&["--guest-image", GUEST])?;
+    for server in [&server, &brought] {
+        let asked = json!({"spec": {"container": {"runtime": namespace.0}}});
+        let id = server.session_with(&asked).await?;
+        let pod = pod(&namespace)?;
+        assert_eq!(pod["spec"]["runtimeClassName"], namespace.0.as_str());
+        let done = server.code(&id, "print(6 * 7)").await?;
+        assert_eq!(done["stdout"], "42", "{done}");
+        let (status, _) = server
+            .ask("DELETE", &format!("/sessions/{id}"), None)
+            .await?;
+        assert_eq!(status, 204);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_the_callers_own_is_the_workspace_and_stays() -> Outcome {
+    let namespace = Namespace::new("claim")?;
+    let folder = tempfile::tempdir()?;
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), everybody)?;
+    let common = json!({
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "",
+    });
+    let mut volume = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": namespace.0},
+        "spec": common,
+    });
+    volume["spec"]["capacity"] = json!({"storage": "16Mi"});
+    volume["spec"]["hostPath"] = json!({"path": folder.path()});
+    volume["spec"]["claimRef"] = json!({"namespace": namespace.0, "name": "mine"});
+    let mut claim = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "mine", "namespace": namespace.0},
+        "spec": common,
+    });
+    claim["spec"]["volumeName"] = json!(namespace.0);
+    claim["spec"]["resources"] = json!({"requests": {"storage": "16Mi"}});
+    let _volume = Applied::new(&volume)?;
+    let _claim = Applied::new(&claim)?;
+    until(async || {
+        let claim = namespace.get("persistentvolumeclaim/mine")?;
+        Ok((claim["status"]["phase"] == "Bound").then_some(()))
+    })
+    .await?;
+    let asked = json!({"spec": {"container": {"kubernetes": {"claim": "mine"}}}});
+    let closed = namespace.serve(&[])?;
+    let refused = closed.session_with(&asked).await.err();
+    let refused = refused.ok_or("it was made")?.to_string();
+    assert!(refused.contains("not allowed"), "{refused}");
+    let server = namespace.serve(&["--allow", "cluster", "--allow", "volumes"])?;
+    for (command, said) in [
+        ("echo kept > file; cat file", "kept\n"),
+        ("cat file", "kept\n"),
+    ] {
+        let id = server.session_with(&asked).await?;
+        let done = server.bash(&id, command).await?;
+        assert_eq!(done["stdout"], said, "{done}");
+        let (status, _) = server
+            .ask("DELETE", &format!("/sessions/{id}"), None)
+            .await?;
+        assert_eq!(status, 204);
+    }
+    assert_eq!(namespace.names("persistentvolumeclaims")?.len(), 1);
+    assert_eq!(std::fs::read(folder.path().join("file"))?, b"kept\n");
+    Ok(())
 }
