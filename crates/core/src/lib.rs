@@ -10,6 +10,7 @@ pub mod languages;
 pub mod near;
 pub mod plan;
 pub mod sessions;
+mod shortened;
 pub mod size;
 pub mod skills;
 pub mod snippet;

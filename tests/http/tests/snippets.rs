@@ -26,7 +26,7 @@ async fn the_result_is_the_contracts() -> Outcome {
     let server = Server::start(&[])?;
     let code = "import os, sys\nprint(os.getcwd())\nprint('no', file=sys.stderr)\nsys.exit(3)";
     let done = run(&server, json!({"language": "PY", "code": code})).await?;
-    assert_eq!(done["text"], "exit_code: 3\nstdout:\n/work\n\nstderr:\nno");
+    assert_eq!(done["text"], "exit_code: 3\nstdout:\n/work\nstderr:\nno");
     for (field, value) in [
         ("ok", json!(false)),
         ("language", json!("python")),

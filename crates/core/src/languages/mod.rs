@@ -90,9 +90,9 @@ impl Step {
 }
 
 impl Language {
-    /// The language of this name or alias, in any case.
+    /// The language of this name or alias, in any case and with spaces around it.
     pub fn named(name: &str) -> Result<&'static Self, Failure> {
-        let lower = name.to_ascii_lowercase();
+        let lower = name.trim().to_ascii_lowercase();
         let found = LANGUAGES
             .iter()
             .find(|l| l.name == lower || l.aliases.contains(&lower.as_str()));

@@ -131,6 +131,7 @@ pub static LANGUAGES: &[Language] = &[
     },
     Language {
         name: "bash",
+        aliases: &["shell"],
         file: "main.sh",
         run: &[run(&["bash", "{file}"]), instead(&["sh", "{file}"])],
         image: "alpine:3.20",
@@ -139,7 +140,6 @@ pub static LANGUAGES: &[Language] = &[
     },
     Language {
         name: "sh",
-        aliases: &["shell"],
         file: "main.sh",
         run: &[run(&["sh", "{file}"])],
         image: "alpine:3.20",

@@ -2,6 +2,7 @@ use super::gather::Gathered;
 use super::outputs::OutputFile;
 use super::program::Program;
 use crate::languages::Language;
+use crate::shortened::shortened;
 use crate::spec::{Network, Workspace};
 use ringfence_proto::{Blob, Cause, Certificate, Failure};
 use serde::Serialize;
@@ -34,7 +35,7 @@ pub struct Compiled {
 pub struct Outcome {
     /// It ended by itself, with exit code 0.
     pub ok: bool,
-    /// For a person or a model: exit code, stdout and stderr.
+    /// For a person or a model: exit code, stdout, stderr and notes; long output without its middle.
     pub text: String,
     pub language: &'static str,
     pub supported_languages: Vec<&'static str>,
@@ -141,7 +142,6 @@ impl Outcome {
             certificate: end.certificate,
             ..Self::blank(program, backend, image, stage)
         }
-        .told()
     }
 
     /// Of code that could not be translated.
@@ -156,7 +156,6 @@ impl Outcome {
             stderr: Blob(stderr.into_bytes()),
             ..Self::blank(program, backend, image, Stage::Compile)
         }
-        .told()
     }
 
     /// Of an engine that is not there: the contract's answer, and what to do.
@@ -173,14 +172,20 @@ impl Outcome {
         }
     }
 
-    /// With the contract's text.
-    fn told(mut self) -> Self {
-        let (stdout, stderr) = (self.stdout.text(), self.stderr.text());
-        let text = format!(
-            "exit_code: {}\nstdout:\n{stdout}\nstderr:\n{stderr}",
-            self.exit_code
-        );
+    /// With the contract's text, from everything else that is known by now.
+    pub(super) fn told(mut self) -> Self {
+        let shown = |stream: &Blob| {
+            shortened(stream.text().trim_end(), |bytes| {
+                format!("[{bytes} bytes left out: print less, or the part that matters]")
+            })
+        };
+        let (stdout, stderr) = (shown(&self.stdout), shown(&self.stderr));
+        let code = self.exit_code;
+        let text = format!("exit_code: {code}\nstdout:\n{stdout}\nstderr:\n{stderr}");
         self.text = text.trim_end().to_owned();
+        for note in &self.notes {
+            self.text += &format!("\nnote: {note}");
+        }
         self
     }
 }

@@ -187,7 +187,7 @@ impl Runner {
                     let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
                     let (backend, image) = (&self.terms.backend, self.image(program));
                     let refused = Outcome::refused(program, backend, image, lines.join("\n"));
-                    return Ok(Err(Box::new(refused)));
+                    return Ok(Err(Box::new(refused.told())));
                 }
             }
         }
@@ -243,7 +243,7 @@ impl Runner {
         if done.end.status() != 0 {
             let (backend, image) = (&self.terms.backend, self.image(program));
             let outcome = Outcome::ended(program, backend, image, Stage::Compile, done);
-            return Ok(Err(Box::new(outcome)));
+            return Ok(Err(Box::new(outcome.told())));
         }
         let built = guest.pack(&built(), MOST_BUILT).await?;
         Ok(Ok((built, Compiled::of(done))))
@@ -333,7 +333,8 @@ impl Runner {
             notes,
             compile,
             ..Outcome::ended(program, backend, image, Stage::Run, gathered)
-        })
+        }
+        .told())
     }
 
     /// Starts the first of the language's programs that is there.

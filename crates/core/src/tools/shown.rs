@@ -3,16 +3,13 @@
 use super::Content;
 use crate::blocks::picture;
 use crate::guest::GuestClient;
+use crate::shortened::TAIL;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::StreamExt as _;
 use ringfence_proto::{
     Cause, Certificate, Ended, Event, ExecResult, Exit, JobEnd, Output, OutputQuery, Rich,
 };
-
-/// Bytes that are shown of the beginning and of the end of what is too long.
-pub(super) const HEAD: u64 = 20_000;
-pub(super) const TAIL: u64 = 10_000;
 
 /// Most images of one answer, and most bytes of each.
 const IMAGES: usize = 16;
@@ -122,18 +119,6 @@ async fn ends(guest: &GuestClient, job: &str, from: &OutputQuery) -> (Vec<u8>, V
     (stdout, stderr)
 }
 
-/// A text that is too long, without its middle.
-pub(super) fn shortened(text: &str, note: impl Fn(usize) -> String) -> String {
-    let (head, tail) = (HEAD as usize, TAIL as usize);
-    if text.len() <= head + tail {
-        return text.to_owned();
-    }
-    let start = &text[..text.floor_char_boundary(head)];
-    let end = &text[text.ceil_char_boundary(text.len() - tail)..];
-    let left_out = text.len() - start.len() - end.len();
-    format!("{start}\n{}\n{end}", note(left_out))
-}
-
 /// Figures and pictures among the results; what is not really one is left out.
 pub(super) fn images(results: &[Rich]) -> Vec<Content> {
     let each = results.iter().filter_map(|rich| {
@@ -177,21 +162,6 @@ pub(super) fn shell_status(end: &JobEnd) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_text_keeps_its_ends() {
-        let text = format!("{}{}", "é".repeat(20_000), "z".repeat(20_000));
-        let short = shortened(&text, |bytes| format!("[{bytes} left out]"));
-        assert_eq!(
-            short,
-            format!(
-                "{}\n[30000 left out]\n{}",
-                "é".repeat(10_000),
-                "z".repeat(10_000)
-            )
-        );
-        assert_eq!(shortened("short", |_| String::new()), "short");
-    }
 
     #[test]
     fn cuts_go_between_characters() {

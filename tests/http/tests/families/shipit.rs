@@ -12,7 +12,7 @@ async fn run_code() -> Outcome {
         )
         .await?;
     assert_eq!(
-        answer["text"], "exit_code: 0\nstdout:\n42\n\nstderr:",
+        answer["text"], "exit_code: 0\nstdout:\n42\nstderr:",
         "{answer}"
     );
     let about = &answer["structured"];
@@ -28,12 +28,12 @@ async fn run_code() -> Outcome {
     let failed = json!({"language": "bash", "code": "echo out; echo err >&2; exit 3"});
     assert_eq!(
         shipit.text("run_code", failed).await?,
-        "exit_code: 3\nstdout:\nout\n\nstderr:\nerr"
+        "exit_code: 3\nstdout:\nout\nstderr:\nerr"
     );
     let late = json!({"language": "sh", "code": "echo before; sleep 60", "timeout_seconds": 1});
     let late = shipit.call("run_code", late).await?;
     assert_eq!(
-        late["text"], "exit_code: 124\nstdout:\nbefore\n\nstderr:",
+        late["text"], "exit_code: 124\nstdout:\nbefore\nstderr:",
         "{late}"
     );
     assert_eq!(late["structured"]["exit_code"], 124, "{late}");

@@ -1,7 +1,8 @@
 //! The file tools.
 
+use crate::shortened::{HEAD, TAIL};
 use crate::tools::files::{absolute, at};
-use crate::tools::shown::{HEAD, TAIL, image_of};
+use crate::tools::shown::image_of;
 use crate::tools::{Answer, Args, BadArgument, Done, Runner, refused};
 use ringfence_proto::{
     Code, Edit, EditRequest, EditResult, Entry, Failure, FileKind, GlobRequest, GlobResult,
@@ -128,7 +129,11 @@ pub(super) async fn write(on: &dyn Runner, args: Args) -> Done {
                 done.size
             )))
         }
-        Err(failure) => refused(failure),
+        // For the guest it is an edit.
+        Err(failure) => refused(Failure {
+            message: failure.message.replacen("cannot edit", "cannot write", 1),
+            ..failure
+        }),
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::blocks::explain;
 use crate::guest::is_name;
 use crate::sessions::MAIN;
-use crate::tools::shown::{HEAD, Streams, TAIL, images, shortened};
+use crate::shortened::{HEAD, TAIL, shortened};
+use crate::tools::shown::{Streams, images};
 use crate::tools::{Answer, Args, BadArgument, Content, Done, Runner, refused};
 use crate::work::Work;
 use futures_util::StreamExt as _;
