@@ -1,7 +1,7 @@
 //! The tools of the hosted code execution tool; their answers are its result contents.
 
 use super::shown::images;
-use super::{Answer, Args, BadArgument, Done, Effect, Param, Runner, Tool};
+use super::{Answer, Args, BadArgument, Done, Effect, Param, Run, Runner, Tool};
 use crate::blocks::{self, Asked, BadInput, EditorCall, Text};
 use crate::sessions::MAIN;
 use crate::work::Work;
@@ -20,7 +20,7 @@ pub(super) static TOOLS: &[Tool] = &[
             default, and a call may take 30 seconds. Example: {\"code\": \"x = 2\\nx + 2\"}",
         params: &[Param::text("code", "The Python source.")],
         effect: Effect::Runs,
-        run: |on, args| Box::pin(code(on, args)),
+        run: Run::Inside(|on, args| Box::pin(code(on, args))),
     },
     Tool {
         name: blocks::Tool::Bash.name(),
@@ -30,7 +30,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Example: {\"command\": \"grep -rn TODO src | head\"}",
         params: &[Param::text("command", "What bash runs.")],
         effect: Effect::Runs,
-        run: |on, args| Box::pin(bash(on, args)),
+        run: Run::Inside(|on, args| Box::pin(bash(on, args))),
     },
     Tool {
         name: blocks::Tool::TextEditor.name(),
@@ -69,7 +69,7 @@ pub(super) static TOOLS: &[Tool] = &[
             ),
         ],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(editor(on, args)),
+        run: Run::Inside(|on, args| Box::pin(editor(on, args))),
     },
 ];
 

@@ -2,7 +2,7 @@
 
 use super::files::{absolute, at, name, permissions, quoted};
 use super::shown::{Streams, is_news, shell_status};
-use super::{Answer, Args, BadArgument, Done, Effect, Param, Runner, Tool, refused};
+use super::{Answer, Args, BadArgument, Done, Effect, Param, Run, Runner, Tool, refused};
 use crate::plan::random_hex;
 use crate::work::Work;
 use ringfence_proto::{
@@ -41,7 +41,7 @@ pub(super) static TOOLS: &[Tool] = &[
             STDIN,
         ],
         effect: Effect::Runs,
-        run: |on, args| Box::pin(shell(on, args)),
+        run: Run::Inside(|on, args| Box::pin(shell(on, args))),
     },
     Tool {
         name: "write_file",
@@ -54,7 +54,7 @@ pub(super) static TOOLS: &[Tool] = &[
             MODE,
         ],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(write_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(write_file(on, args))),
     },
     Tool {
         name: "read_file",
@@ -77,7 +77,7 @@ pub(super) static TOOLS: &[Tool] = &[
             ),
         ],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(read_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(read_file(on, args))),
     },
     Tool {
         name: "list_files",
@@ -91,7 +91,7 @@ pub(super) static TOOLS: &[Tool] = &[
         .or(".")
         .also(&["path"])],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(list_files(on, args)),
+        run: Run::Inside(|on, args| Box::pin(list_files(on, args))),
     },
     Tool {
         name: "run_python",
@@ -106,7 +106,7 @@ pub(super) static TOOLS: &[Tool] = &[
             STDIN,
         ],
         effect: Effect::Runs,
-        run: |on, args| Box::pin(run_python(on, args)),
+        run: Run::Inside(|on, args| Box::pin(run_python(on, args))),
     },
     Tool {
         name: "patch_file",
@@ -122,7 +122,7 @@ pub(super) static TOOLS: &[Tool] = &[
             MODE,
         ],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(patch_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(patch_file(on, args))),
     },
 ];
 

@@ -4,7 +4,7 @@
 
 use super::files::{absolute, at, name, quoted};
 use super::shown::shell_status;
-use super::{Answer, Args, BadArgument, Done, Effect, Param, Runner, Tool, told};
+use super::{Answer, Args, BadArgument, Done, Effect, Param, Run, Runner, Tool, told};
 use crate::work::Work;
 use bytes::Bytes;
 use ringfence_proto::{
@@ -37,7 +37,7 @@ pub(super) static TOOLS: &[Tool] = &[
             use glob for that. Example: {\"path\": \"src\"}",
         params: &[Param::text("path", "The folder; the working folder when absent.").or(".")],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(ls(on, args)),
+        run: Run::Inside(|on, args| Box::pin(ls(on, args))),
     },
     Tool {
         name: "read_file",
@@ -50,7 +50,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::integer("limit", (0, i64::MAX), "Most lines to show.").or_integer(2000),
         ],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(read_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(read_file(on, args))),
     },
     Tool {
         name: "write_file",
@@ -62,7 +62,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::text("content", "The whole text of the file."),
         ],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(write_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(write_file(on, args))),
     },
     Tool {
         name: "edit_file",
@@ -76,7 +76,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::flag("replace_all", false, "Whether to replace every occurrence."),
         ],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(edit_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(edit_file(on, args))),
     },
     Tool {
         name: "glob",
@@ -88,7 +88,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::text("path", "The folder to search below.").or("."),
         ],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(glob(on, args)),
+        run: Run::Inside(|on, args| Box::pin(glob(on, args))),
     },
     Tool {
         name: "grep",
@@ -117,7 +117,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::flag("ignore_hidden", true, "Whether to leave out hidden files."),
         ],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(grep(on, args)),
+        run: Run::Inside(|on, args| Box::pin(grep(on, args))),
     },
     Tool {
         name: "execute",
@@ -130,7 +130,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::integer("timeout", (1, 86_400), "Seconds that it may take.").or_integer(120),
         ],
         effect: Effect::Runs,
-        run: |on, args| Box::pin(execute(on, args)),
+        run: Run::Inside(|on, args| Box::pin(execute(on, args))),
     },
 ];
 

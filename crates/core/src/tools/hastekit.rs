@@ -1,7 +1,7 @@
 //! The tools of HasteKit's sandbox.
 
 use super::shown::{Streams, is_news, shell_status};
-use super::{Answer, Args, BadArgument, Done, Effect, Param, Runner, Tool, refused};
+use super::{Answer, Args, BadArgument, Done, Effect, Param, Run, Runner, Tool, refused};
 use crate::guest::with_query;
 use crate::work::Work;
 use http::Method;
@@ -42,7 +42,7 @@ pub(super) static TOOLS: &[Tool] = &[
             .or(WORKSPACE),
         ],
         effect: Effect::Runs,
-        run: |on, args| Box::pin(execute(on, args)),
+        run: Run::Inside(|on, args| Box::pin(execute(on, args))),
     },
     Tool {
         name: "read_file",
@@ -52,7 +52,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Example: {\"file_path\": \"report.md\"}",
         params: &[FILE_PATH],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(read_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(read_file(on, args))),
     },
     Tool {
         name: "write_file",
@@ -64,7 +64,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::text("content", "The whole text of the file."),
         ],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(write_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(write_file(on, args))),
     },
     Tool {
         name: "delete_file",
@@ -73,7 +73,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Example: {\"file_path\": \"tmp/old.csv\"}",
         params: &[FILE_PATH],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(delete_file(on, args)),
+        run: Run::Inside(|on, args| Box::pin(delete_file(on, args))),
     },
 ];
 

@@ -49,20 +49,31 @@ enum Effect {
 /// answer, and a search may be too large.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-type Run = for<'a> fn(&'a dyn Runner, Args) -> BoxFuture<'a, Done>;
+/// What a call does, and on what.
+#[derive(Debug)]
+enum Run {
+    Inside(for<'a> fn(&'a dyn Runner, Args) -> BoxFuture<'a, Done>),
+    /// In a sandbox that is made for it: there need not be a session.
+    Apart(for<'a> fn(&'a dyn Snippets, Args) -> BoxFuture<'a, Done>),
+}
+
 type Done = Result<Answer, Refusal>;
 
 /// One session, as a face of Ringfence runs things in it: with its limits, and with all that the
 /// face does around a job, such as writing it down.
 #[async_trait]
-pub trait Runner: Send + Sync {
+pub trait Runner: Snippets {
     fn session(&self) -> &Session;
     fn limits(&self) -> RunLimits;
     /// Runs something to its end.
     async fn run(&self, work: Work) -> Result<ExecResult, Failure>;
     /// Starts something that runs on by itself.
     async fn start(&self, work: Work) -> Result<JobInfo, Failure>;
-    /// Runs something in a sandbox of its own, beside the session.
+}
+
+/// What runs something in a sandbox of its own.
+#[async_trait]
+pub trait Snippets: Send + Sync {
     async fn snippet(&self, snippet: Snippet) -> Result<Outcome, Failure>;
 }
 
@@ -275,7 +286,10 @@ impl Family {
     /// Calls a tool of this family.
     pub async fn call(self, tool: &Tool, on: &dyn Runner, given: Map<String, Value>) -> Done {
         let args = Args::check(tool.params, self.unknown(), given)?;
-        let done = (tool.run)(on, args);
+        let done = match tool.run {
+            Run::Inside(run) => run(on, args),
+            Run::Apart(run) => return run(on, args).await,
+        };
         if tool.effect == Effect::Runs {
             return done.await;
         }
@@ -285,6 +299,23 @@ impl Family {
             }
             Ok(done) => done,
             Err(_) => Ok(self.late(tool)),
+        }
+    }
+
+    /// Calls a tool that needs no session.
+    pub async fn call_apart(
+        self,
+        tool: &Tool,
+        on: &dyn Snippets,
+        given: Map<String, Value>,
+    ) -> Done {
+        let args = Args::check(tool.params, self.unknown(), given)?;
+        match tool.run {
+            Run::Apart(run) => run(on, args).await,
+            Run::Inside(_) => {
+                let message = format!("{} needs a session", tool.name);
+                Err(Failure::new(Code::Internal, message).into())
+            }
         }
     }
 
@@ -308,6 +339,11 @@ impl Tool {
     /// The JSON schema of its arguments.
     pub fn schema(&self, family: Family) -> Value {
         args::schema(self.params, family.unknown())
+    }
+
+    /// Whether it needs no session.
+    pub fn is_apart(&self) -> bool {
+        matches!(self.run, Run::Apart(_))
     }
 
     pub fn is_read_only(&self) -> bool {

@@ -1,6 +1,6 @@
-//! The one tool of shipit: a snippet in a disposable sandbox. It leaves the session alone.
+//! The one tool of shipit: a snippet in a disposable sandbox.
 
-use super::{Answer, Args, Done, Effect, Param, Runner, Tool, refused};
+use super::{Answer, Args, Done, Effect, Param, Run, Snippets, Tool, refused};
 use crate::snippet::Snippet;
 use ringfence_proto::{Code, Failure};
 use serde_json::json;
@@ -29,10 +29,10 @@ pub(super) static TOOLS: &[Tool] = &[Tool {
         Param::text("workspace_root", "A folder of the host, seen at /work.").optional(),
     ],
     effect: Effect::Runs,
-    run: |on, args| Box::pin(run_code(on, args)),
+    run: Run::Apart(|on, args| Box::pin(run_code(on, args))),
 }];
 
-async fn run_code(on: &dyn Runner, args: Args) -> Done {
+async fn run_code(on: &dyn Snippets, args: Args) -> Done {
     let mut snippet = Snippet::new(args.text("language"), args.text("code"));
     snippet.timeout_seconds = Some(args.seconds("timeout_seconds").as_secs_f64());
     snippet.sandbox = args.flag("sandbox");

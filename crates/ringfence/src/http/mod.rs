@@ -47,7 +47,9 @@ pub(crate) use seen::{reaped, start as start_metrics};
 pub(crate) use serve::{Listener, serve};
 pub(crate) use skills::SkillList;
 pub(crate) use state::{App, Caller, Scope};
-pub(crate) use toolbox::{SessionRunner, family as named_family, unknown as unknown_tool};
+pub(crate) use toolbox::{
+    SessionRunner, SnippetRunner, family as named_family, unknown as unknown_tool,
+};
 pub(crate) use traces::{TARGET as TRACE, Traces};
 pub(crate) use watched::Watched;
 

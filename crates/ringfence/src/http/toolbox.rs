@@ -9,7 +9,7 @@ use axum::Json;
 use axum::extract::{Extension, State};
 use ringfence_core::proto::{ExecResult, JobInfo};
 use ringfence_core::snippet::{Outcome, Snippet};
-use ringfence_core::tools::{self, Family, Format, Refusal, RunLimits, Runner};
+use ringfence_core::tools::{self, Family, Format, Refusal, RunLimits, Runner, Snippets};
 use ringfence_core::{Code, Failure, Session, Work};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -145,11 +145,34 @@ pub(crate) fn unknown(family: Family, name: &str) -> Failure {
     Failure::new(Code::NotFound, message).hint(format!("it has {}", names.join(", ")))
 }
 
+/// Runs what tools run without a session.
+pub(crate) struct SnippetRunner {
+    app: App,
+    caller: Caller,
+}
+
+impl SnippetRunner {
+    pub(crate) fn new(app: &App, caller: &Caller) -> Self {
+        Self {
+            app: app.clone(),
+            caller: caller.clone(),
+        }
+    }
+}
+
+#[async_trait]
+impl Snippets for SnippetRunner {
+    async fn snippet(&self, snippet: Snippet) -> Result<Outcome, Failure> {
+        let done = self.app.run_snippet(&self.caller, snippet).await;
+        done.map_err(|problem| problem.failure().clone())
+    }
+}
+
 /// Runs what tools run, with everything that the server does around a job.
 pub(crate) struct SessionRunner {
     app: App,
     session: Arc<Session>,
-    caller: Caller,
+    snippets: SnippetRunner,
     left: Left,
     waits_for: Mutex<Option<String>>,
 }
@@ -167,7 +190,7 @@ impl SessionRunner {
         Self {
             app: app.clone(),
             session: Arc::clone(session),
-            caller: caller.clone(),
+            snippets: SnippetRunner::new(app, caller),
             left,
             waits_for: Mutex::default(),
         }
@@ -250,9 +273,11 @@ impl Runner for SessionRunner {
         let (info, _) = self.app.start(&self.session, &work, &job).await?;
         Ok(info)
     }
+}
 
+#[async_trait]
+impl Snippets for SessionRunner {
     async fn snippet(&self, snippet: Snippet) -> Result<Outcome, Failure> {
-        let done = self.app.run_snippet(&self.caller, snippet).await;
-        done.map_err(|problem| problem.failure().clone())
+        self.snippets.snippet(snippet).await
     }
 }

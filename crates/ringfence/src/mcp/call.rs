@@ -1,7 +1,7 @@
 //! One call of a tool: it tells how it goes, and ends what it runs when nobody waits any more.
 
 use super::Server;
-use crate::http::{Caller, Scope, SessionRunner};
+use crate::http::{Caller, Scope, SessionRunner, SnippetRunner};
 use ringfence_core::tools::{Answer, Family, Refusal, Tool};
 use ringfence_core::{Failure, Session};
 use rmcp::model::{JsonObject, ProgressNotificationParam, ProgressToken};
@@ -27,8 +27,8 @@ impl Watch {
         }
     }
 
-    /// Never ends.
-    async fn tell(&self, runner: &SessionRunner, session: &Session) {
+    /// Never ends. What runs in a session can be asked how much it has printed.
+    async fn tell(&self, inside: Option<(&SessionRunner, &Session)>) {
         let Some(token) = &self.token else {
             return std::future::pending().await;
         };
@@ -39,7 +39,9 @@ impl Watch {
             ticks.tick().await;
             let seconds = begun.elapsed().as_secs();
             let mut message = format!("running for {seconds} s");
-            if let Some(bytes) = printed(runner, session).await {
+            if let Some((runner, session)) = inside
+                && let Some(bytes) = printed(runner, session).await
+            {
                 message += &format!(", {bytes} bytes of output");
             }
             let mut progress = ProgressNotificationParam::new(token.clone(), seconds as f64);
@@ -57,14 +59,22 @@ async fn printed(runner: &SessionRunner, session: &Session) -> Option<u64> {
 }
 
 impl Server {
+    /// Without the id of a session, a tool that needs none.
     pub(super) async fn call(
         &self,
         caller: &Caller,
-        id: &str,
+        id: Option<&str>,
         (family, tool): (Family, &Tool),
         arguments: JsonObject,
         watch: Watch,
     ) -> Result<Answer, Refusal> {
+        let Some(id) = id else {
+            let runner = SnippetRunner::new(&self.app, caller);
+            return tokio::select! {
+                answer = family.call_apart(tool, &runner, arguments) => answer,
+                () = watch.tell(None) => unreachable!("it never ends"),
+            };
+        };
         let session = self.app.session(caller, id, Scope::Use).await;
         let session = session.map_err(|problem| problem.failure().clone())?;
         let _use = session.begin();
@@ -72,7 +82,7 @@ impl Server {
         let called = family.call(tool, &runner, arguments);
         let answer = tokio::select! {
             answer = called => answer,
-            () = watch.tell(&runner, &session) => unreachable!("it never ends"),
+            () = watch.tell(Some((&runner, &session))) => unreachable!("it never ends"),
         };
         answer.map_err(|refusal| match refusal {
             Refusal::Failure(failure) => Refusal::Failure(self.lost(&session, failure)),

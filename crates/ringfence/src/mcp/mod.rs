@@ -24,7 +24,7 @@ use rmcp::{ErrorData, ServerHandler};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The argument that every tool has besides its own.
+/// The argument that every tool of a session has besides its own.
 const SESSION: &str = "session";
 
 /// What a caller calls its own sandbox.
@@ -106,19 +106,8 @@ impl Server {
 
     fn definition(client: &Client, tool: &Tool) -> Definition {
         let mut schema = tool.schema(client.family);
-        let absent = match client.own {
-            Some(_) => " Your own one when absent.",
-            None => "",
-        };
-        schema["properties"][SESSION] = json!({
-            "type": "string",
-            "description": format!("The name of the sandbox; the same name is the same sandbox.{absent}"),
-        });
-        if client.own.is_none() {
-            match &mut schema["required"] {
-                Value::Array(names) => names.push(json!(SESSION)),
-                none => *none = json!([SESSION]),
-            }
+        if !tool.is_apart() {
+            client.add_session(&mut schema);
         }
         let schema = match schema {
             Value::Object(schema) => schema,
@@ -132,6 +121,24 @@ impl Server {
 }
 
 impl Client {
+    /// The argument that names the sandbox, in the schema of a tool.
+    fn add_session(&self, schema: &mut Value) {
+        let absent = match self.own {
+            Some(_) => " Your own one when absent.",
+            None => "",
+        };
+        schema["properties"][SESSION] = json!({
+            "type": "string",
+            "description": format!("The name of the sandbox; the same name is the same sandbox.{absent}"),
+        });
+        if self.own.is_none() {
+            match &mut schema["required"] {
+                Value::Array(names) => names.push(json!(SESSION)),
+                none => *none = json!([SESSION]),
+            }
+        }
+    }
+
     /// What the HTTP API calls the sandbox of this name; of the client's own one without a name.
     fn session(&self, name: Option<&str>) -> Result<String, Failure> {
         match name {
@@ -222,8 +229,9 @@ impl ServerHandler for Server {
         })?;
         let mut arguments = request.arguments.unwrap_or_default();
         let session = match arguments.remove(SESSION) {
-            None | Some(Value::Null) => client.session(None),
-            Some(Value::String(name)) => client.session(Some(&name)),
+            _ if tool.is_apart() => Ok(None),
+            None | Some(Value::Null) => client.session(None).map(Some),
+            Some(Value::String(name)) => client.session(Some(&name)).map(Some),
             Some(_) => Err(Failure::invalid(format!(
                 "the argument {SESSION} must be a string"
             ))),
@@ -238,7 +246,8 @@ impl ServerHandler for Server {
             }
         };
         let watch = Watch::of(&context);
-        let called = self.call(&client.caller, &session, (family, tool), arguments, watch);
+        let (caller, session) = (&client.caller, session.as_deref());
+        let called = self.call(caller, session, (family, tool), arguments, watch);
         let answer = tokio::select! {
             answer = called => answer,
             // What runs is ended by dropping the call.

@@ -3,7 +3,7 @@
 mod files;
 mod run;
 
-use super::{Effect, Param, Tool};
+use super::{Effect, Param, Run, Tool};
 
 const PATH: &str = "Absolute, or relative to /workspace.";
 const JOB: Param = Param::text("job", "The job's id, such as job_1f0c.");
@@ -24,7 +24,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::seconds("timeout", 60, "Seconds until it is interrupted."),
         ],
         effect: Effect::Runs,
-        run: |on, args| Box::pin(run::python(on, args)),
+        run: Run::Inside(|on, args| Box::pin(run::python(on, args))),
     },
     Tool {
         name: "bash",
@@ -44,7 +44,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::flag("background", false, "Answer at once and let it run."),
         ],
         effect: Effect::Runs,
-        run: |on, args| Box::pin(run::bash(on, args)),
+        run: Run::Inside(|on, args| Box::pin(run::bash(on, args))),
     },
     Tool {
         name: "read_output",
@@ -60,7 +60,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::integer("offset", (0, i64::MAX), "The first byte to read.").or_integer(0),
         ],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(run::read_output(on, args)),
+        run: Run::Inside(|on, args| Box::pin(run::read_output(on, args))),
     },
     Tool {
         name: "stop",
@@ -69,7 +69,7 @@ pub(super) static TOOLS: &[Tool] = &[
             read with read_output. Example: {\"job\": \"job_1f0c\"}",
         params: &[JOB],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(run::stop(on, args)),
+        run: Run::Inside(|on, args| Box::pin(run::stop(on, args))),
     },
     Tool {
         name: "read_file",
@@ -82,7 +82,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::lines("lines", "The first and the last line to show, from 1."),
         ],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(files::read(on, args)),
+        run: Run::Inside(|on, args| Box::pin(files::read(on, args))),
     },
     Tool {
         name: "write_file",
@@ -95,7 +95,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::text("content", "The whole text of the file."),
         ],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(files::write(on, args)),
+        run: Run::Inside(|on, args| Box::pin(files::write(on, args))),
     },
     Tool {
         name: "edit_file",
@@ -110,7 +110,7 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::flag("all", false, "Whether to replace every occurrence."),
         ],
         effect: Effect::Changes,
-        run: |on, args| Box::pin(files::edit(on, args)),
+        run: Run::Inside(|on, args| Box::pin(files::edit(on, args))),
     },
     Tool {
         name: "list_files",
@@ -129,7 +129,7 @@ pub(super) static TOOLS: &[Tool] = &[
             .or_integer(2),
         ],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(files::list(on, args)),
+        run: Run::Inside(|on, args| Box::pin(files::list(on, args))),
     },
     Tool {
         name: "search",
@@ -149,6 +149,6 @@ pub(super) static TOOLS: &[Tool] = &[
             Param::integer("context", (0, 20), "Lines to show around each match.").or_integer(0),
         ],
         effect: Effect::Reads,
-        run: |on, args| Box::pin(files::search(on, args)),
+        run: Run::Inside(|on, args| Box::pin(files::search(on, args))),
     },
 ];
