@@ -10,19 +10,48 @@ pub struct Gone {
     pipe: OwnedFd,
 }
 
+/// How the process that started a janitor parted from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parting {
+    /// It let go of it, or has ended.
+    Silent,
+    /// It said that there is nothing to do.
+    Dismissed,
+}
+
 impl Gone {
-    /// Returns when the process that started the janitor has let go of it or has ended.
-    pub fn wait(self) {
-        while rustix::io::read(&self.pipe, &mut [0u8; 1]) == Err(rustix::io::Errno::INTR) {}
+    /// Returns when the process that started the janitor is done with it.
+    pub fn wait(self) -> Parting {
+        loop {
+            match rustix::io::read(&self.pipe, &mut [0u8; 1]) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(1) => return Parting::Dismissed,
+                _ => return Parting::Silent,
+            }
+        }
+    }
+}
+
+/// A janitor, seen from the process that started it: it does its work when this is dropped.
+#[derive(Debug)]
+pub struct Janitor {
+    hold: OwnedFd,
+}
+
+impl Janitor {
+    /// There is nothing left to do for it.
+    pub fn dismiss(self) {
+        // A janitor that does not hear it looks for work and finds none.
+        let _ = rustix::io::write(&self.hold, b".");
     }
 }
 
 /// Starts a process that does `work`, which can wait for the moment when the answer is dropped or
 /// this process has ended, be it by SIGKILL. It needs a caller with one thread.
-pub fn janitor(work: impl FnOnce(Gone)) -> io::Result<OwnedFd> {
+pub fn janitor(work: impl FnOnce(Gone)) -> io::Result<Janitor> {
     let (wait, hold) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     if !sys::fork()? {
-        return Ok(hold);
+        return Ok(Janitor { hold });
     }
     drop(hold);
     // Whoever waits for the end of our output, or for a signal to our group to take effect, waits

@@ -23,7 +23,7 @@ mod words;
 
 pub use cgroup::{Cgroup, Hierarchy, Limits as CgroupLimits};
 pub use confine::confine;
-pub use janitor::janitor;
+pub use janitor::{Janitor, Parting, janitor};
 pub use seccomp::{Rule, filter, rules};
 pub use server::{Launcher, Request, serve};
 pub use words::{LastWords, Stage};

@@ -29,12 +29,14 @@ class Server:
             text=True,
         ).stdout.strip()
         self.address = "127.0.0.1:0"
+        # Of all that are started: a server that is killed leaves its sandboxes to the next one.
+        self.input, self.hold = os.pipe()
         self.start()
 
     def start(self) -> None:
         command = [BINARY, "serve", "--until-eof", "--listen", self.address, "--state-dir", str(self.folder)]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command, stdin=self.input, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         assert self.process.stderr is not None
         said = []
@@ -51,6 +53,8 @@ class Server:
         self.process.wait()
 
     def stop(self) -> None:
+        os.close(self.input)
+        os.close(self.hold)
         self.process.communicate()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -34,12 +35,22 @@ def start(more: str) -> tuple[subprocess.Popen[str], int, str]:
     return process, int(pid), path
 
 
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except OSError:
+        return False
+
+
 def await_end(pid: int, path: str) -> None:
     """Waits until the server is gone. The test fails by the limit of the whole run."""
-    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+    while lives(pid):
         time.sleep(0.01)
+    # The socket of one that was killed is closed a moment later.
     with pytest.raises(OSError):
-        socket.socket(socket.AF_UNIX).connect(path)
+        while True:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(path)
 
 
 def sandboxes(path: str) -> list[Path]:
@@ -67,6 +78,38 @@ def test_it_ends_with_a_killed_program() -> None:
     os.utime(Path(path).parent, (0, 0))
     start("")[0].communicate()
     assert not Path(path).parent.exists()
+
+
+def guests(state: Path) -> list[int]:
+    """The first processes of the sandboxes of a server."""
+    return [json.loads(each.read_text())["pid"] for each in state.rglob("process.json")]
+
+
+def test_killed_with_its_program_it_leaves_no_sandbox(tmp_path: Path) -> None:
+    # The control: what is to be kept outlives the same.
+    socket_path = tmp_path / "socket"
+    flags = ["serve", f"--listen=unix:{socket_path}", f"--state-dir={tmp_path / 'state'}", "--until-eof"]
+    command = [os.environ["RINGFENCE_BIN"], *flags]
+    keeping = subprocess.Popen([*command, "--keep"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert keeping.stderr is not None and any(b"is listening" in line for line in keeping.stderr)
+    SyncSandbox(f"unix:{socket_path}", key="kept").python("1")
+    (kept,) = guests(tmp_path / "state")
+    process, pid, path = start("sys.stdin.read()")
+    (guest,) = guests(Path(path).parent / "state")
+
+    os.kill(pid, signal.SIGKILL)
+    await_end(pid, path)
+    assert lives(guest), "while the program lives, its next server has it"
+    process.kill()
+    process.communicate()
+    keeping.kill()
+    keeping.communicate()
+    while lives(guest) or sandboxes(path) != []:
+        time.sleep(0.01)
+    assert lives(kept)
+    # The next server ends what it finds.
+    subprocess.run(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    assert not lives(kept)
 
 
 def test_a_ctrl_c_is_for_the_program() -> None:

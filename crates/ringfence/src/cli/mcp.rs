@@ -3,7 +3,9 @@
 mod install;
 mod relay;
 
+use super::after::after_this;
 use crate::client::{Client, Local};
+use crate::http::App;
 use crate::mcp::{Server, Side};
 use clap::{Args, Subcommand};
 use ringfence_core::plan::random_hex;
@@ -79,7 +81,15 @@ impl Mcp {
             }
             None => None,
         };
-        // What makes sandboxes is started while there is one thread.
+        let own = own(self.session.as_deref())?;
+        // A client may kill us, and the process's own sandbox goes all the same. That, and what
+        // makes sandboxes, is started while there is one thread.
+        let janitor = match self.session.is_none() && server.is_none() {
+            true => Some(after_this(async || {
+                remove(&Local::prepare()?.app().await?, &own).await
+            })?),
+            false => None,
+        };
         let local = match &server {
             Some(_) => None,
             None => Some(Local::prepare_with(self.skills, self.env_name)?),
@@ -91,7 +101,15 @@ impl Mcp {
         let served = runtime.block_on(async {
             match (server, local) {
                 (Some(server), _) => relay::relay(server, self.family, self.session).await,
-                (None, Some(local)) => serve(local, self.family, self.session).await,
+                (None, Some(local)) => {
+                    let app = local.app().await?;
+                    let served = serve(&app, self.family, &own).await;
+                    if let Some(janitor) = janitor {
+                        remove(&app, &own).await?;
+                        janitor.dismiss();
+                    }
+                    served
+                }
                 (None, None) => Err(Failure::new(Code::Internal, "there is no server")),
             }
         });
@@ -101,9 +119,7 @@ impl Mcp {
     }
 }
 
-async fn serve(local: Local, family: Family, session: Option<String>) -> Result<(), Failure> {
-    let app = local.app().await?;
-    let own = own(session.as_deref())?;
+async fn serve(app: &App, family: Family, own: &str) -> Result<(), Failure> {
     let mut terminate = super::serve::on(SignalKind::terminate())?;
     let mut interrupt = super::serve::on(SignalKind::interrupt())?;
     let sessions = app.sessions.clone();
@@ -119,7 +135,7 @@ async fn serve(local: Local, family: Family, session: Option<String>) -> Result<
     });
     let side = Side::Process {
         family,
-        own: own.clone(),
+        own: own.to_owned(),
     };
     let talk = async {
         let running = Server::new(app.clone(), side)
@@ -134,10 +150,12 @@ async fn serve(local: Local, family: Family, session: Option<String>) -> Result<
         _ = interrupt.recv() => Ok(()),
     };
     reaper.abort();
-    if session.is_none() {
-        app.sessions.remove(&SessionId::of_key(None, &own)).await?;
-    }
     served
+}
+
+/// Ends the sandbox of this key.
+async fn remove(app: &App, own: &str) -> Result<(), Failure> {
+    app.sessions.remove(&SessionId::of_key(None, own)).await
 }
 
 /// The key of the sandbox of calls that name none.

@@ -1,5 +1,6 @@
 //! What a person types. One file per verb.
 
+mod after;
 mod completions;
 mod config;
 mod container;

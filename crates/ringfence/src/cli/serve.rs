@@ -1,6 +1,7 @@
 //! `ringfence serve`: many sessions behind one HTTP API.
 
-use crate::config::{BackendChoice, Config, ConfigArgs, LogFormat, LogLevel};
+use super::after::after_this;
+use crate::config::{BackendChoice, Config, ConfigArgs, Loaded, LogFormat, LogLevel};
 use crate::http::{self, App, Audit, Gate, Listener, Presence, Relays, Traces, Watched};
 use crate::{backends, embedded, settings};
 use clap::Args;
@@ -8,7 +9,10 @@ use ringfence_core::sessions::Quotas;
 use ringfence_core::snippet::{Runner, Terms};
 use ringfence_core::spec::SandboxSpec;
 use ringfence_core::{Backend, Code, Failure, Lifetime, Sessions, resolve};
-use std::io::{IsTerminal as _, Write as _};
+use ringfence_jail::Janitor;
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -40,7 +44,7 @@ pub(crate) struct Serve {
     config: ConfigArgs,
 
     /// Stops when standard input ends, as if told to: for a program that starts a server of its
-    /// own, which then can't outlive it
+    /// own, which then can't outlive it; nor can its sessions, also where both are killed
     #[arg(long)]
     until_eof: bool,
 }
@@ -48,6 +52,20 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
         let loaded = self.config.load()?;
+        // While there is one thread.
+        let janitor = match self.until_eof && !stays(&loaded.config) {
+            true => Some(janitor(&loaded.config)?),
+            false => None,
+        };
+        let done = self.serve(loaded);
+        // What is left after an end that was told of is left to the person who is told.
+        if let Some(janitor) = janitor {
+            janitor.dismiss();
+        }
+        done
+    }
+
+    fn serve(self, loaded: Loaded) -> Result<ExitCode, Failure> {
         let traces = Traces::start(&loaded.config.otlp)?;
         start_log(&loaded.config, traces.as_ref());
         raise_descriptors();
@@ -82,8 +100,8 @@ fn start_log(config: &Config, traces: Option<&Traces>) {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let log = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .with_target(false);
     let log = match config.log.format {
         LogFormat::Text => log.boxed(),
@@ -169,12 +187,7 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     let metrics = http::start_metrics()?;
     let listener = Listener::bind(&config.listen).await?;
     let presence = Presence::announce(&config.state_dir)?;
-    let quotas = Quotas {
-        sessions: config.sessions.max as usize,
-        per_owner: config.sessions.max_per_key.map(|n| n as usize),
-        memory: config.sessions.max_memory,
-    };
-    let sessions = Sessions::new(Arc::new(Watched(backend)), quotas);
+    let sessions = Sessions::new(Arc::new(Watched(backend)), quotas(&config));
     // Those that live are found, those that are over go, before anybody asks.
     sessions.reap().await?;
     if let Some(audit) = &audit {
@@ -202,11 +215,51 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     reaper.abort();
     app.relays.close().await;
     app.runner.finish().await;
-    // In a cluster nobody knows who is the last server.
-    let stays = app.config.keep || app.config.backend == BackendChoice::Kubernetes;
-    if !stays && presence.is_last() {
+    if !stays(&app.config) && presence.is_last() {
         end_all(&sessions).await?;
     }
+    sessions.backend().close().await
+}
+
+fn quotas(config: &Config) -> Quotas {
+    Quotas {
+        sessions: config.sessions.max as usize,
+        per_owner: config.sessions.max_per_key.map(|n| n as usize),
+        memory: config.sessions.max_memory,
+    }
+}
+
+/// Whether sessions outlive the last server. In a cluster nobody knows which one that is.
+fn stays(config: &Config) -> bool {
+    config.keep || config.backend == BackendChoice::Kubernetes
+}
+
+/// Ends the sessions that a killed server leaves, once its standard input has ended too: until
+/// then whoever started it may start the next one, which has them.
+fn janitor(config: &Config) -> Result<Janitor, Failure> {
+    let cannot = |e: io::Error| Failure::io("cannot watch standard input", &e);
+    let input = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
+    let config = config.clone();
+    after_this(async move || {
+        let _ = io::copy(&mut File::from(input), &mut io::sink());
+        end_left(config).await
+    })
+}
+
+async fn end_left(mut config: Config) -> Result<(), Failure> {
+    // A folder that is gone must not come back.
+    if !config.state_dir.exists() {
+        return Ok(());
+    }
+    let presence = Presence::announce(&config.state_dir)?;
+    if !presence.is_last() {
+        return Ok(());
+    }
+    let backend = backend(&config)?;
+    let backend = choose(&mut config, backend).await?;
+    let sessions = Sessions::new(backend, quotas(&config));
+    sessions.reap().await?;
+    end_all(&sessions).await?;
     sessions.backend().close().await
 }
 

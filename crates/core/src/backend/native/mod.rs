@@ -14,13 +14,12 @@ use async_trait::async_trait;
 use bytecode::Bytecode;
 use record::{Record, Store};
 use ringfence_jail::{
-    Cgroup, CgroupLimits, Hierarchy, Item, Jail, LastWords, Owner, Request, Stage,
+    Cgroup, CgroupLimits, Hierarchy, Item, Jail, Janitor, LastWords, Owner, Request, Stage,
 };
 use ringfence_proto::{Code, Failure};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -358,7 +357,7 @@ impl Native {
 
     /// Sees to it that a sandbox is ended and removed when the answer is dropped or this process
     /// has ended, be it by SIGKILL; nobody has to wait for that. Only for a process with one thread.
-    pub fn mind(&self, id: &SandboxId) -> Result<OwnedFd, Failure> {
+    pub fn mind(&self, id: &SandboxId) -> Result<Janitor, Failure> {
         // What it can't remove is swept by the next one that looks.
         ringfence_jail::janitor(|gone| {
             let lock = self.store.lock(id);
