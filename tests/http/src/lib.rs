@@ -2,6 +2,7 @@
 
 pub mod callback;
 pub mod events;
+pub mod mcp;
 
 use serde_json::{Value, json};
 use std::error::Error;

@@ -1,13 +1,21 @@
 //! The contract of `run_code`, line by line, by each of its faces: the command line, HTTP, MCP and
 //! Python; on native sandboxes and on Docker.
 
+use ringfence_http_tests::mcp::rpc;
 use ringfence_http_tests::{Outcome, Server, python, ringfence, until};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::process::Command;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// An image that has every language.
+const ALL: &str = "ringfence-test/languages";
+/// One that has `sh`, and no other shell.
+const SH: &str = "ringfence-test/busybox";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Face {
@@ -26,6 +34,7 @@ struct Snippet<'a> {
     code: &'a str,
     timeout: Option<f64>,
     network: bool,
+    image: Option<&'a str>,
     /// The folder, and whether it is to be written to.
     workspace: Option<(&'a Path, bool)>,
 }
@@ -42,8 +51,51 @@ fn snippet<'a>(language: &'a str, code: &'a str) -> Snippet<'a> {
 struct Place {
     server: Server,
     state: PathBuf,
-    image: Option<&'static str>,
+    /// For the command line.
+    flags: Vec<String>,
+    /// Where the engine is, if not where it usually is.
+    host: Option<String>,
     _folder: tempfile::TempDir,
+}
+
+/// The way to the engine, which can be taken away.
+struct Way {
+    host: String,
+    passing: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Way {
+    #[allow(clippy::disallowed_methods, reason = "tests have no settings")]
+    fn open() -> Outcome<Self> {
+        let engine = std::env::var("DOCKER_HOST")?;
+        let engine = engine.strip_prefix("unix://").ok_or("not a socket")?;
+        let engine = engine.to_owned();
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("docker.sock");
+        let listener = UnixListener::bind(&path)?;
+        let passing = tokio::spawn(async move {
+            let mut joined = JoinSet::new();
+            while let Ok((mut near, _)) = listener.accept().await {
+                let engine = engine.clone();
+                joined.spawn(async move {
+                    let mut far = UnixStream::connect(engine).await?;
+                    tokio::io::copy_bidirectional(&mut near, &mut far).await
+                });
+            }
+        });
+        Ok(Self {
+            host: format!("unix://{}", path.display()),
+            passing,
+            _folder: folder,
+        })
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        self.passing.abort();
+    }
 }
 
 /// What the Python package is asked for and answers with, as JSON on both sides.
@@ -51,36 +103,27 @@ const PYTHON: &str = r#"
 import json, sys
 from ringfence import RingfenceError, SyncSandbox
 asked = json.load(sys.stdin)
-with SyncSandbox(asked.pop("url"), key="python") as sandbox:
-    try:
-        done = sandbox.run(**asked)
-        told = {"exit_code": done.exit_code, "stdout": done.stdout, "stderr": done.stderr, "ok": done.ok,
-            "language": done.details["language"], "text": done.details["text"]}
-    except RingfenceError as error:
-        told = {"refused": str(error)}
+sandbox = SyncSandbox(asked.pop("url"))
+try:
+    done = sandbox.run(**asked)
+    told = {**done.details, "exit_code": done.exit_code, "stdout": done.stdout, "stderr": done.stderr,
+        "ok": done.ok, "language": done.language, "text": done.text, "error": done.error,
+        "notes": done.notes}
+except RingfenceError as error:
+    told = {"refused": str(error)}
+sandbox.close()
 print(json.dumps(told))
 "#;
 
 impl Place {
-    fn new(image: Option<&'static str>, workspace: &Path) -> Outcome<Self> {
-        let allowed = format!("{}:rw", workspace.display());
-        let mut args = vec!["--allow-host-network", "--allow-mount", &allowed];
-        let languages = ["python", "sh", "typescript"];
-        let images: Vec<String> = image
-            .iter()
-            .flat_map(|image| languages.map(|language| format!("{language}={image}")))
-            .collect();
-        if image.is_some() {
-            args.extend(["--backend", "docker", "--image", "ringfence-test/python"]);
-        }
-        for image in &images {
-            args.extend(["--language-image", image]);
-        }
+    fn new(serve: &[&str], flags: &[&str], host: Option<&str>) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("rf-faces-").tempdir()?;
+        let env: Vec<_> = host.iter().map(|host| ("DOCKER_HOST", *host)).collect();
         Ok(Self {
-            server: Server::start(&args)?,
+            server: Server::start_in(serve, &env)?,
             state: folder.path().join("state"),
-            image,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            host: host.map(str::to_owned),
             _folder: folder,
         })
     }
@@ -105,9 +148,11 @@ impl Place {
         let mut command = Command::new(ringfence());
         command
             .args(["run", "--json", "--language", snippet.language])
+            .args(&self.flags)
             .env("RINGFENCE_STATE_DIR", &self.state)
+            .envs(self.host.iter().map(|host| ("DOCKER_HOST", host)))
             .stdin(Stdio::null());
-        if let Some(image) = self.image {
+        if let Some(image) = snippet.image {
             command.args(["--image", image]);
         }
         if let Some(timeout) = snippet.timeout {
@@ -135,31 +180,9 @@ impl Place {
     }
 
     async fn by_mcp(&self, snippet: &Snippet<'_>) -> Outcome<Value> {
-        let meta = json!({
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        });
-        let params = json!({"name": "run_code", "arguments": asked(snippet), "_meta": meta});
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-        let answer = self
-            .server
-            .http
-            .post(format!("{}/mcp?family=shipit&session=mcp", self.server.url))
-            .header("accept", "application/json, text/event-stream")
-            .header("mcp-protocol-version", "2026-07-28")
-            .header("mcp-method", "tools/call")
-            .header("mcp-name", "run_code")
-            .json(&body)
-            .send()
-            .await?;
-        let text = answer.text().await?;
-        let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
-        let mut said = data.filter_map(|data| serde_json::from_str::<Value>(data).ok());
-        let said = said
-            .next_back()
-            .or_else(|| serde_json::from_str(&text).ok());
-        let said = said.ok_or_else(|| format!("no answer: {text}"))?;
+        let params = json!({"name": "run_code", "arguments": asked(snippet)});
+        let path = "/mcp?family=shipit";
+        let said = rpc(&self.server, None, path, "tools/call", params).await?;
         let result = &said["result"];
         Ok(match result["structuredContent"].is_object() {
             true => {
@@ -173,7 +196,8 @@ impl Place {
 
     async fn by_python(&self, snippet: &Snippet<'_>) -> Outcome<Value> {
         let mut asked = json!({"url": self.server.url, "code": snippet.code,
-            "language": snippet.language, "timeout": snippet.timeout, "network": snippet.network});
+            "language": snippet.language, "timeout": snippet.timeout, "network": snippet.network,
+            "image": snippet.image});
         if let Some((folder, writable)) = snippet.workspace {
             asked["workspace"] = json!(folder);
             asked["writable"] = json!(writable);
@@ -212,6 +236,9 @@ impl Place {
 fn asked(snippet: &Snippet<'_>) -> Value {
     let mut asked = json!({"language": snippet.language, "code": snippet.code,
         "network": snippet.network, "sandbox": true});
+    if let Some(image) = snippet.image {
+        asked["image"] = json!(image);
+    }
     if let Some(timeout) = snippet.timeout {
         asked["timeout_seconds"] = json!(timeout);
     }
@@ -252,7 +279,7 @@ async fn every_line(place: &Place, workspace: &Path) -> Outcome {
         ];
         assert_eq!(told, expected.each_ref(), "{face:?}: {done}");
         assert_eq!(
-            done["text"], "exit_code: 3\nstdout:\nout\n\nstderr:\nerr",
+            done["text"], "exit_code: 3\nstdout:\nout\nstderr:\nerr",
             "{face:?}"
         );
         // A language that is not known: an error that lists those that are.
@@ -321,16 +348,158 @@ async fn every_line(place: &Place, workspace: &Path) -> Outcome {
     Ok(())
 }
 
+/// Flags of a server whose snippets may have the network, and this folder.
+fn lenient(workspace: &Path) -> [String; 2] {
+    let allowed = format!("--allow-mount={}:rw", workspace.display());
+    ["--allow-host-network".to_owned(), allowed]
+}
+
 #[tokio::test]
 async fn every_line_of_the_contract_on_native() -> Outcome {
     let workspace = tempfile::tempdir()?;
-    let place = Place::new(None, workspace.path())?;
+    let flags = lenient(workspace.path());
+    let flags = flags.each_ref().map(String::as_str);
+    let place = Place::new(&flags, &[], None)?;
     every_line(&place, workspace.path()).await
 }
 
 #[tokio::test]
 async fn every_line_of_the_contract_on_docker() -> Outcome {
     let workspace = tempfile::tempdir()?;
-    let place = Place::new(Some("ringfence-test/languages"), workspace.path())?;
+    let images = ["python", "sh", "typescript"];
+    let images = images.map(|language| format!("--language-image={language}={ALL}"));
+    let flags = lenient(workspace.path());
+    let flags = flags.iter().chain(&images).map(String::as_str);
+    let docker = ["--backend", "docker", "--image", "ringfence-test/python"];
+    let flags: Vec<&str> = flags.chain(docker).collect();
+    let place = Place::new(&flags, &["--image", ALL], None)?;
     every_line(&place, workspace.path()).await
+}
+
+/// What a language runs in where nobody says: of the contract, and of those that are compiled.
+const IMAGES: [(&str, &str); 16] = [
+    ("python", "python:3.11-slim"),
+    ("javascript", "node:22-alpine"),
+    ("typescript", "node:22-slim"),
+    ("ruby", "ruby:3.3-alpine"),
+    ("php", "php:8.3-cli-alpine"),
+    ("perl", "perl:5.40-slim"),
+    // The one of the contract does not have it.
+    ("lua", "nickblah/lua:5.4-alpine"),
+    ("r", "r-base:4.4.1"),
+    ("bash", "alpine:3.20"),
+    ("sh", "alpine:3.20"),
+    ("zsh", "alpine:3.20"),
+    ("go", "golang:1.23"),
+    ("rust", "rust:1.83-slim"),
+    ("java", "eclipse-temurin:21"),
+    ("c", "gcc:14"),
+    ("c++", "gcc:14"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_engine_the_answer_says_so_and_what_to_do() -> Outcome {
+    let way = Way::open()?;
+    let serve = ["--backend", "docker", "--image", "ringfence-test/python"];
+    let place = Place::new(&serve, &["--backend", "docker"], Some(&way.host))?;
+    // The control: where there is an engine, the same call runs.
+    for face in FACES {
+        let asked = Snippet {
+            image: Some(ALL),
+            ..snippet("python", "print(6 * 7)")
+        };
+        let done = place.run(face, &asked).await?;
+        assert_eq!(
+            (&done["stdout"], &done["sandbox_image"]),
+            (&json!("42\n"), &json!(ALL)),
+            "{face:?}: {done}"
+        );
+    }
+    drop(way);
+    for face in FACES {
+        for (language, image) in IMAGES {
+            let done = place.run(face, &snippet(language, "print(6 * 7)")).await?;
+            let told = ["language", "ok", "exit_code", "sandbox", "sandbox_image"];
+            assert_eq!(
+                told.map(|part| &done[part]),
+                [
+                    &json!(language),
+                    &json!(false),
+                    &json!(125),
+                    &json!(true),
+                    &json!(image)
+                ],
+                "{face:?}: {done}"
+            );
+            let error = done["error"].as_str().ok_or("no error")?;
+            assert_eq!(done["text"], format!("Error: {error}"), "{face:?}");
+            let way_out = "docker is not installed or not on PATH. Install Docker Desktop or call \
+                           the tool without sandbox=true. (";
+            assert!(error.starts_with(way_out), "{face:?}: {done}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_an_engine_auto_is_native() -> Outcome {
+    let place = Place::new(
+        &["--backend", "auto"],
+        &["--backend", "auto"],
+        Some("unix:///nowhere/docker.sock"),
+    )?;
+    for face in FACES {
+        let done = place.run(face, &snippet("python", "print(6 * 7)")).await?;
+        assert_eq!(
+            (&done["stdout"], &done["backend"], &done["sandbox_image"]),
+            (&json!("42\n"), &json!("native"), &Value::Null),
+            "{face:?}: {done}"
+        );
+    }
+    place.nothing_is_left().await
+}
+
+#[tokio::test]
+async fn a_shell_that_an_image_lacks_is_replaced_and_that_is_told() -> Outcome {
+    let serve = ["--backend", "docker", "--image", "ringfence-test/python"];
+    let place = Place::new(&serve, &["--backend", "docker"], None)?;
+    for face in FACES {
+        for (asked, language) in [("zsh", "zsh"), ("bash", "bash"), ("shell", "bash")] {
+            let code = "echo \"${ZSH_VERSION:+zsh}${BASH_VERSION:+bash}\"";
+            let asked = |image| Snippet {
+                image: Some(image),
+                ..snippet(asked, code)
+            };
+            // The control: it is taken where it is there.
+            let done = place.run(face, &asked(ALL)).await?;
+            let text = format!("exit_code: 0\nstdout:\n{language}\nstderr:");
+            assert_eq!(done["text"], text, "{face:?}: {done}");
+            let done = place.run(face, &asked(SH)).await?;
+            let note = format!("there is no {language} here: sh ran it");
+            assert_eq!(done["notes"], json!([note]), "{face:?}: {done}");
+            let text = format!("exit_code: 0\nstdout:\n\nstderr:\nnote: {note}");
+            assert_eq!(done["text"], text, "{face:?}: {done}");
+        }
+    }
+    place.nothing_is_left().await
+}
+
+#[tokio::test]
+async fn what_is_too_long_for_a_model_is_told_without_its_middle() -> Outcome {
+    let place = Place::new(&[], &[], None)?;
+    let all: String = (1..=10_000).map(|n| format!("{n}\n")).collect();
+    for face in FACES {
+        let done = place.run(face, &snippet("sh", "seq 10000")).await?;
+        assert_eq!(done["stdout"], all, "{face:?}");
+        let shown = all.trim_end();
+        let text = format!(
+            "exit_code: 0\nstdout:\n{}\n[{} bytes left out: print less, or the part that \
+             matters]\n{}\nstderr:",
+            &shown[..20_000],
+            shown.len() - 30_000,
+            &shown[shown.len() - 10_000..]
+        );
+        assert_eq!(done["text"], text, "{face:?}");
+    }
+    Ok(())
 }

@@ -1,7 +1,8 @@
 //! The Model Context Protocol, spoken by a client that we did not write: the `mcp` package, on
 //! stdio and over HTTP, in the current version of the protocol and in the one before.
 
-use ringfence_http_tests::{Outcome, Server, bearer, key, python, ringfence};
+use ringfence_http_tests::mcp::rpc;
+use ringfence_http_tests::{Outcome, Server, bearer, key, python, ringfence, until};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -102,26 +103,44 @@ fn check(told: &Value, protocol: &str, own_again: bool) {
     );
 }
 
+/// The command that `mcp install` tells a desktop agent to start.
+fn installed() -> Outcome<Vec<String>> {
+    let home = tempfile::tempdir()?;
+    let done = std::process::Command::new(ringfence())
+        .args(["mcp", "install", "claude-desktop"])
+        .env("HOME", home.path())
+        .env_remove("XDG_CONFIG_HOME")
+        .output()?;
+    assert!(done.status.success(), "{done:?}");
+    let file = ".config/Claude/claude_desktop_config.json";
+    let written: Value = serde_json::from_slice(&std::fs::read(home.path().join(file))?)?;
+    let ours = &written["mcpServers"]["ringfence"];
+    let args: Vec<String> = serde_json::from_value(ours["args"].clone())?;
+    let command = ours["command"].as_str().ok_or("no command")?.to_owned();
+    Ok([vec![command], args].concat())
+}
+
 #[tokio::test]
 async fn a_desktop_agent_has_a_computer_on_stdio() -> Outcome {
     let folder = tempfile::tempdir()?;
-    let program = ringfence();
-    let program = program.to_str().ok_or("an odd path")?;
+    let installed = installed()?;
     // The sandbox without a name belongs to the process, so the next process has another.
     for (mode, protocol) in [("auto", "2026-07-28"), ("legacy", "2025-11-25")] {
         let state = folder.path().join(mode);
         let _sandboxes = Kept(state.clone());
-        let command = [
+        let within = [
             mode,
             "stdio",
             "env",
             &format!("RINGFENCE_STATE_DIR={}", state.display()),
             &format!("RINGFENCE_SANDBOX_PYTHON={PYTHON}"),
-            program,
-            "mcp",
         ];
+        let command = within
+            .into_iter()
+            .chain(installed.iter().map(String::as_str));
+        let command: Vec<&str> = command.collect();
         check(&client(&command, &state).await?, protocol, false);
-        let left = tokio::process::Command::new(program)
+        let left = tokio::process::Command::new(ringfence())
             .args(["gc", "--json"])
             .env("RINGFENCE_STATE_DIR", &state)
             .output()
@@ -214,7 +233,7 @@ struct Talk {
     child: std::process::Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
     asked: u64,
-    _state: tempfile::TempDir,
+    state: tempfile::TempDir,
 }
 
 impl Talk {
@@ -233,7 +252,7 @@ impl Talk {
             child,
             lines,
             asked: 0,
-            _state: state,
+            state,
         })
     }
 
@@ -255,6 +274,12 @@ impl Talk {
         }
     }
 
+    fn greet(&mut self) -> Outcome<Value> {
+        let hello = self.ask("initialize", initialize())?;
+        self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+        Ok(hello)
+    }
+
     fn python(&mut self, code: &str) -> Outcome<Value> {
         let call = json!({"name": "python", "arguments": {"code": code}});
         self.ask("tools/call", call)
@@ -271,8 +296,7 @@ impl Drop for Talk {
 #[test]
 fn an_environment_that_is_not_there_is_told_at_the_first_call() -> Outcome {
     let mut talk = Talk::start(&["--env-name", "nope"])?;
-    talk.ask("initialize", initialize())?;
-    talk.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
+    talk.greet()?;
     let refused = talk.python("1")?;
     assert_eq!(
         refused["error"]["message"],
@@ -280,6 +304,31 @@ fn an_environment_that_is_not_there_is_told_at_the_first_call() -> Outcome {
         "{refused}"
     );
     Ok(())
+}
+
+/// Clients do not always wait for their servers to end.
+#[tokio::test]
+async fn a_process_that_is_killed_leaves_no_sandbox_of_its_own() -> Outcome {
+    let mut talk = Talk::start(&[])?;
+    let kept = Kept(talk.state.path().to_owned());
+    let names = || -> Outcome<Vec<String>> {
+        let known = std::process::Command::new(ringfence())
+            .args(["ls", "--json"])
+            .env("RINGFENCE_STATE_DIR", &kept.0)
+            .output()?;
+        let known: Value = serde_json::from_slice(&known.stdout)?;
+        let known = known["sessions"].as_array().ok_or("no list")?.iter();
+        let name = |session: &Value| session["key"].as_str().map(str::to_owned);
+        Ok(known.filter_map(name).collect())
+    };
+    talk.greet()?;
+    talk.python("1")?;
+    // The control: one that was given a name is kept.
+    let named = json!({"name": "python", "arguments": {"code": "1", "session": "mine"}});
+    talk.ask("tools/call", named)?;
+    assert_eq!(names()?.len(), 2);
+    talk.child.kill()?;
+    until(async || Ok((names()? == ["mine"]).then_some(()))).await
 }
 
 /// The sessions of the protocol went with the server; the sandbox did not.
@@ -291,12 +340,11 @@ async fn a_desktop_agent_finds_a_server_that_was_started_again() -> Outcome {
     let start = || Server::start_with(&state, &["--listen", &socket, "--no-auth"], &[]);
     let mut first = start()?;
     let mut talk = Talk::start(&["--url", &socket])?;
-    let hello = talk.ask("initialize", initialize())?;
+    let hello = talk.greet()?;
     assert_eq!(
         hello["result"]["serverInfo"]["name"], "ringfence",
         "{hello}"
     );
-    talk.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))?;
     let done = talk.python("x = 41")?;
     assert_eq!(done["result"]["isError"], false, "{done}");
     first.kill()?;
@@ -364,45 +412,6 @@ async fn call(
     let params = json!({"name": tool, "arguments": arguments});
     let key = Some(key).filter(|key| !key.is_empty());
     rpc(server, key, path, "tools/call", params).await
-}
-
-/// One request of the protocol.
-async fn rpc(
-    server: &Server,
-    key: Option<&str>,
-    path: &str,
-    method: &str,
-    mut params: Value,
-) -> Outcome<Value> {
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    params["_meta"] = meta;
-    let name = params["name"].as_str().map(str::to_owned);
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-    let http = match key {
-        Some(key) => bearer(key)?,
-        None => reqwest::Client::new(),
-    };
-    let mut request = http
-        .post(format!("{}{path}", server.url))
-        .header("accept", "application/json, text/event-stream")
-        .header("mcp-protocol-version", "2026-07-28")
-        .header("mcp-method", method);
-    if let Some(name) = name {
-        request = request.header("mcp-name", name);
-    }
-    let answer = request.json(&body).send().await?;
-    let status = answer.status();
-    let text = answer.text().await?;
-    let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
-    let data = data
-        .filter_map(|data| serde_json::from_str::<Value>(data).ok())
-        .next_back();
-    let data = data.or_else(|| serde_json::from_str(&text).ok());
-    data.ok_or_else(|| format!("{status} {text}").into())
 }
 
 #[tokio::test]

@@ -34,30 +34,6 @@ async fn code_and_bash() -> Outcome {
             .is_some_and(|text| text.ends_with("ZeroDivisionError: division by zero")),
         "{failed}"
     );
-    // Both take their whole 30 seconds, so they take them together.
-    let forever = json!({"code": "while True: pass"});
-    let sleep = json!({"command": "echo before; sleep 300"});
-    let (code, bash) = futures_util::future::try_join(
-        content(&bench, "code_execution", forever, false),
-        content(&bench, "bash_code_execution", sleep, false),
-    )
-    .await?;
-    assert_eq!(code["return_code"], -1);
-    assert!(
-        code["stderr"].as_str().is_some_and(|text| text.ends_with(
-            "execution timed out after 30s; it was interrupted, the variables are kept"
-        )),
-        "{code}"
-    );
-    assert_eq!(
-        (&bash["stdout"], &bash["stderr"], &bash["return_code"]),
-        (
-            &json!("before\n"),
-            &json!("execution timed out after 30s; all of its processes were ended, files stay"),
-            &json!(-1)
-        ),
-        "{bash}"
-    );
     assert_eq!(
         content(
             &bench,

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// Those that run code; their timeouts are tried with the rest of their family.
-const RUN: [(&str, &str); 9] = [
+pub(super) const RUN: [(&str, &str); 9] = [
     ("ringfence", "python"),
     ("ringfence", "bash"),
     ("axio", "shell"),

@@ -6,6 +6,7 @@ mod axio;
 mod haiku;
 mod hastekit;
 mod late;
+mod matrix;
 mod ringfence;
 mod shipit;
 

@@ -183,12 +183,13 @@ async fn what_runs_in_the_background_is_read_and_stopped() -> Outcome {
         Ok((text == done).then_some(()))
     })
     .await?;
-    assert_eq!(
-        tools
-            .text("read_output", json!({"job": id, "stream": "stderr"}))
-            .await?,
-        format!("two\n[{id}: it runs; this is the end of stderr at offset 4]")
-    );
+    ringfence_http_tests::until(async || {
+        let stderr = json!({"job": id, "stream": "stderr"});
+        let text = tools.text("read_output", stderr).await?;
+        let done = format!("two\n[{id}: it runs; this is the end of stderr at offset 4]");
+        Ok((text == done).then_some(()))
+    })
+    .await?;
     assert_eq!(
         tools.text("stop", json!({"job": id})).await?,
         format!("[{id} was stopped]")
