@@ -100,8 +100,8 @@ class _Server:
         path = self._folder / "socket"
         self.endpoint = Endpoint(socket=str(path))
         command = [program(), "serve", f"--listen=unix:{path}", f"--state-dir={self._folder / 'state'}"]
-        # These two are for clients.
-        hidden = ("RINGFENCE_URL", "RINGFENCE_API_KEY")
+        # These are for clients.
+        hidden = ("RINGFENCE_URL", "RINGFENCE_API_KEY", "RINGFENCE_BIN", "RINGFENCE_HAIKU_ON")
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
         if engine is not None:
             environment["DOCKER_HOST"] = engine

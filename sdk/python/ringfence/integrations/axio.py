@@ -32,6 +32,7 @@ _MOST_CHARS = 524288
 _PATHS = {"file_path", "filename", "directory", "path", "cwd"}
 
 _IMAGE = "python:latest"
+_WORKDIR = "/workspace"
 #: Processes of one container, where the original has no limit.
 _PIDS = 1024
 
@@ -51,7 +52,7 @@ class DockerSandbox:
         memory: str = "256m",
         cpus: str = "1.0",
         network: bool | str = False,
-        workdir: str = "/workspace",
+        workdir: str = _WORKDIR,
         volumes: dict[str, str] | None = None,
         named_volumes: dict[str, str] | None = None,
         volumes_remove: bool = False,
@@ -117,7 +118,7 @@ class DockerSandbox:
             "labels": {_engine.LABEL: self._mark},
             "spec": {"mounts": [_mount(inside, host) for inside, host in (volumes or {}).items()]},
         }
-        plain = not asked and workdir == "/workspace"
+        plain = not asked and workdir == _WORKDIR
         if on == "native":
             if not plain:
                 needless = ", ".join(sorted(asked)) or "workdir"
@@ -158,6 +159,9 @@ class DockerSandbox:
         there = await _engine.container(self.url, self._name) if self._name else None
         if there is not None:
             asked = self._options["spec"]["container"]
+            if self.workdir == _WORKDIR:
+                # It need not have ours.
+                self.workdir = asked["workdir"] = there["Config"]["WorkingDir"] or "/"
             kept = {option: asked[option] for option in ("name", "workdir", "user") if option in asked}
             container = {**kept, "image": there["Config"]["Image"], "defaults": "engine"}
             self._options = {"engine": self.url, "spec": {"container": container}}
@@ -257,15 +261,16 @@ def _tool(definition: dict[str, Any], sandbox: DockerSandbox) -> Tool[Any]:
     """A tool of the registry, with the names that this release of axio gives its paths."""
     name: str = definition["name"]
     schema = definition["inputSchema"]
+    defaults: dict[str, Any] = {}
     if _NEW:
         schema = _renamed(schema)
         if "max_chars" in schema["properties"]:
-            schema["properties"]["max_chars"]["default"] = _MOST_CHARS
+            defaults["max_chars"] = schema["properties"]["max_chars"]["default"] = _MOST_CHARS
 
     async def handler(**arguments: Any) -> str:
         for path in _PATHS & arguments.keys():
             arguments[path] = sandbox._path(arguments[path])
-        given = {key: value for key, value in arguments.items() if value is not None}
+        given = defaults | {key: value for key, value in arguments.items() if value is not None}
         answer = await _told((await sandbox._checked()).tools.call(name, given, family="axio"))
         if answer.is_error:
             raise RuntimeError(answer.text)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shipit_agent.tools.base import ToolContext, ToolOutput
 from shipit_agent.tools.code_execution import CodeExecutionTool as _Original
-from shipit_agent.tools.formatting import clip_text
 
 from ..blocking import SyncSandbox
 from ..errors import RingfenceError, Unavailable
@@ -27,6 +26,12 @@ class CodeExecutionTool(_Original):
     ``trust="full"`` it is a local process, as in the original. ``on`` says where sandboxes are
     made instead of that: ``native``, ``docker``, or the address of a server.
     """
+
+    #: As in the original, but for lua, which the image there does not have.
+    SANDBOX_IMAGES: ClassVar[dict[str, str]] = {
+        **_Original.SANDBOX_IMAGES,
+        "lua": "nickblah/lua:5.4-alpine",
+    }
 
     def __init__(
         self,
@@ -80,9 +85,8 @@ class CodeExecutionTool(_Original):
             return ToolOutput(text=f"Error: {error}", metadata={**about, "ok": False, "error": str(error)})
         finally:
             ours.close()
-        lines = ["stdout:", clip_text(done.stdout.rstrip()), "stderr:", clip_text(done.stderr.rstrip())]
         return ToolOutput(
-            text="\n".join([f"exit_code: {done.exit_code}", *lines]).strip(),
+            text=done.text,
             metadata={
                 **about,
                 "ok": done.ok,
@@ -90,5 +94,7 @@ class CodeExecutionTool(_Original):
                 "stdout": done.stdout,
                 "stderr": done.stderr,
                 "script_path": done.details["script_path"],
+                "notes": list(done.notes),
+                **({"error": done.error} if done.error else {}),
             },
         )

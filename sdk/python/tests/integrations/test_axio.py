@@ -44,13 +44,20 @@ def test_the_six_tools_answer_as_they_should() -> None:
             )
             assert numbered == "2\ttwo\n3\tthree\n"
             assert await tools["read_file"](**{READ: "a/b.txt", "max_chars": 3}) == "one\n...[truncated]"
+            await sandbox.write_file("/tmp/long", "é" * 40_000)
+            long = await tools["read_file"](**{READ: "/tmp/long"})
+            assert long == "é" * 40_000 if NEW else long == "é" * 32_768 + "\n...[truncated]"
+            await sandbox.exec("rm /tmp/long; printf '\\377' > bin")
+            assert await tools["read_file"](**{READ: "bin"}) == "Encoded binary data HEX: ff"
             patched = await tools["patch_file"](
                 **{FILE: "a/b.txt", "from_line": 2, "to_line": 2, "content": "2"}
             )
             assert patched == "3 lines written to /workspace/a/b.txt"
             assert await sandbox.read_file_bytes("/workspace/a/b.txt") == b"one\n2\nthree\n"
-            listed = await tools["list_files"](**{FOLDER: "."})
-            assert listed.startswith("drwx") and listed.endswith(" a/")
+            await sandbox.exec("chmod 755 a; chmod 640 bin; TZ=UTC touch -d '2026-03-01 13:05' a bin")
+            assert await tools["list_files"](**{FOLDER: "."}) == (
+                "drwxr-xr-x        0 Mar 01 13:05 a/\n-rw-r-----        1 Mar 01 13:05 bin"
+            )
             assert await tools["list_files"](**{FOLDER: "/tmp"}) == "(empty directory)"
             assert await tools["run_python"](code="print(6 * 7)") == "42"
             assert "ZeroDivisionError" in await tools["run_python"](code="1/0")
@@ -70,6 +77,11 @@ def test_files_are_anywhere_and_methods_are_there() -> None:
             assert await sandbox.write_file("/tmp/x/y.sh", "echo $A", 0o755) == "Wrote 7 bytes to /tmp/x/y.sh"
             assert await sandbox.exec("stat -c %a /tmp/x/y.sh; sh /tmp/x/y.sh") == "755\nb"
             assert await sandbox.exec("cat", stdin="hello") == "hello"
+            assert await sandbox.exec("echo x; sleep 600", timeout=1) == "[timeout after 1s]"
+            assert await sandbox.exec("true") == "(no output)"
+            assert await sandbox.exec("echo out; echo err >&2; exit 3") == (
+                "out\n\n[stderr]\nerr\n\n[exit code: 3]"
+            )
             assert sandbox.container_id
 
     asyncio.run(main())

@@ -87,7 +87,7 @@ def test_every_parameter_takes_effect(tmp_path: Path) -> None:
             ports={8000: 0},
             platform="linux/amd64",
             extra_hosts={"db.internal": "10.1.2.3"},
-            devices=["/dev/full:/dev/mine:r"],
+            devices=["/dev/full:/dev/mine:r", "/dev/full:/dev/ours", "/dev/full"],
             dns=["10.9.8.7"],
         ) as sandbox:
             made = await (await engine.containers.get(name)).show()
@@ -97,6 +97,10 @@ def test_every_parameter_takes_effect(tmp_path: Path) -> None:
             assert host["ReadonlyRootfs"] and host["ShmSize"] == 32 << 20
             assert "NET_ADMIN" in str(host["CapAdd"]) and "CHOWN" in str(host["CapDrop"])
             assert "8000/tcp" in host["PortBindings"]
+            limits = {each["Name"]: (each["Soft"], each["Hard"]) for each in host["Ulimits"]}
+            assert (limits["nofile"], limits["nproc"]) == ((512, 512), (200, 300))
+            devices = {each["PathInContainer"]: each["CgroupPermissions"] for each in host["Devices"]}
+            assert devices == {"/dev/mine": "r", "/dev/ours": "rwm", "/dev/full": "rwm"}
             said = await sandbox.exec(
                 "pwd; id -u; echo $COLOUR; cat /host/x; echo; ulimit -n; grep db.internal /etc/hosts; "
                 "grep 10.9.8.7 /etc/resolv.conf; grep -c ' /fast ' /proc/mounts; ls -d /named /dev/mine; "
@@ -131,15 +135,25 @@ def test_one_that_is_there_is_attached_to_and_stays() -> None:
     name = f"python-{uuid.uuid4().hex[:8]}"
 
     async def test(engine: aiodocker.Docker) -> None:
-        config: dict[str, Any] = {"Image": IMAGE, "Cmd": ["sleep", "1000"], "HostConfig": {"Init": True}}
+        host = {"Init": True, "Binds": [f"{name}:/named"]}
+        config: dict[str, Any] = {"Image": IMAGE, "Cmd": ["sleep", "1000"], "HostConfig": host}
         there = await engine.containers.create(config, name=name)
         try:
-            async with DockerSandbox(ENGINE, name=name, workdir="/tmp", remove=True) as sandbox:
+            assert not (await there.show())["State"]["Running"]
+            async with DockerSandbox(
+                ENGINE, name=name, workdir="/tmp", remove=True, volumes_remove=True
+            ) as sandbox:
                 assert sandbox.container_id == there.id
-                assert await sandbox.exec("echo here > x; cat x") == "here"
+                assert await sandbox.exec("echo here > x; cat x; echo kept > /named/x") == "here"
             assert (await there.show())["State"]["Running"]
+            # Again, where it is by itself; and the volume has what was written.
+            async with DockerSandbox(ENGINE, name=name) as sandbox:
+                assert await sandbox.exec("pwd; cat named/x") == "/\nkept"
+                tools = {tool.name: tool for tool in sandbox.tools}
+                assert await tools["shell"](command="cat x", cwd="named") == "kept"
         finally:
             await there.delete(force=True)
+            await (await engine.volumes.get(name)).delete()
 
     on_engine(test)
 

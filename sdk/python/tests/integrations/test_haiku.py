@@ -91,6 +91,21 @@ def test_one_id_is_one_sandbox_and_a_dead_one_is_replaced() -> None:
     assert last.backend is not again.backend
 
 
+def test_idle_ones_are_stopped_by_the_next_use_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HAIKU_SKILLS_SANDBOX_IDLE_TIMEOUT", "77")
+    skill = create_skill(on="native")
+    first, second = (skill.deps_type(state=SandboxState()) for _ in range(2))
+    converse(skill, first)
+    assert first.backend._sandbox._session_id is None, "it starts at its first call"
+    converse(skill, first, ("execute", {"command": "true"}))
+    assert first.backend._sandbox.info().idle_timeout == 77
+    converse(skill, second, ("execute", {"command": "true"}))
+    assert first.backend.is_alive(), "it has been used a moment ago"
+    first.backend.used -= 78
+    converse(skill, second, ("execute", {"command": "true"}))
+    assert not first.backend.is_alive() and second.backend.is_alive()
+
+
 def test_it_works_on_a_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGFENCE_API_KEY", server.key)
     skill = create_skill(on=server.url)

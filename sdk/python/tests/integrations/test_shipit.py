@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,16 @@ def test_it_looks_like_the_original() -> None:
     assert (ours.name, ours.description, ours.prompt, ours.timeout_seconds) == ("x", "d", "p", 3)
     known = set(inspect.signature(Original.__init__).parameters) - {"self"}
     assert {"workspace_root", "name", "description", "prompt", "timeout_seconds"} <= known
+
+
+def test_its_images_are_those_of_the_program() -> None:
+    command = [os.environ["RINGFENCE_BIN"], "languages", "--json"]
+    known = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    images = {each["name"]: each["image"] for each in known}
+    assert CodeExecutionTool.SANDBOX_IMAGES.items() <= images.items()
+    # The contract's own, but for the one that lacks its language.
+    odd = {name for name, image in Original.SANDBOX_IMAGES.items() if images[name] != image}
+    assert odd == {"lua"}
 
 
 def test_a_snippet_writes_to_its_workspace_and_nowhere_else(tmp_path: Path) -> None:
@@ -62,7 +75,7 @@ def test_a_timeout_is_a_result(tmp_path: Path) -> None:
     code = "print('so far', flush=True)\nwhile True: pass"
     done = tool.run(CONTEXT, language="python", code=code, timeout_seconds=1)
     assert done.metadata["exit_code"] == 124 and done.metadata["ok"] is False
-    assert done.metadata["stdout"].startswith("so far")
+    assert done.text == "exit_code: 124\nstdout:\nso far\nstderr:"
 
 
 @pytest.mark.parametrize(
@@ -88,8 +101,16 @@ def test_without_docker_nothing_is_raised(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     tool = CodeExecutionTool(workspace_root=tmp_path)
     done = tool.run(CONTEXT, language="python", code="print(1)", sandbox=True)
-    assert done.text.startswith("Error: docker is not installed or not on PATH. ")
+    assert done.text == (
+        "Error: docker is not installed or not on PATH. "
+        "Install Docker Desktop or call the tool without sandbox=true."
+    )
     assert done.metadata["ok"] is False and done.metadata["sandbox"] is True and done.metadata["error"]
+    # With auto, native takes over.
+    done = CodeExecutionTool(workspace_root=tmp_path, on="auto").run(
+        CONTEXT, language="python", code="print(6 * 7)", sandbox=True
+    )
+    assert done.text == "exit_code: 0\nstdout:\n42\nstderr:", done.metadata
 
 
 def test_it_works_on_a_server(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
