@@ -473,8 +473,10 @@ async fn serve_stdio(guest: Arc<Guest>, door: Option<&str>) -> Result<(), String
                     .await
                     .map_err(|e| format!("cannot open the door {name}: {e}"))?;
                 tokio::spawn(door.serve(Arc::clone(&guest)));
+                guest.greet(stdio).await;
+            } else {
+                guest.serve(stdio).await;
             }
-            guest.serve(stdio).await;
         }
         Err(e) if door.is_some() => return Err(format!("cannot use standard input: {e}")),
         // Files and the like can't be waited for: threads read and write them.

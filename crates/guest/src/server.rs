@@ -8,6 +8,7 @@ use crate::tree::Supervisors;
 use crate::{daemon, exec, files, repl, tools};
 use ::http::Method;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
 use ringfence_proto::{Code, Failure, Health, PROTOCOL, ProcessLimits};
 use std::convert::Infallible;
 use std::fs::File;
@@ -133,7 +134,17 @@ impl Guest {
 
     /// Speaks HTTP/1.1 or HTTP/2 with the host on one stream until it ends.
     pub async fn serve(self: Arc<Self>, io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        self.speak(Face::Host, io).await;
+        self.speak(Face::Host, io, Builder::new(TokioExecutor::new()))
+            .await;
+    }
+
+    /// Speaks HTTP/2 alone and so first: who listens hears that somebody is there.
+    pub(crate) async fn greet(
+        self: Arc<Self>,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) {
+        let builder = Builder::new(TokioExecutor::new()).http2_only();
+        self.speak(Face::Host, io, builder).await;
     }
 
     /// The same with a client of the HasteKit contract.
@@ -141,19 +152,20 @@ impl Guest {
         self: Arc<Self>,
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) {
-        self.speak(Face::Daemon, io).await;
+        self.speak(Face::Daemon, io, Builder::new(TokioExecutor::new()))
+            .await;
     }
 
     async fn speak(
         self: Arc<Self>,
         face: Face,
         io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        mut builder: Builder<TokioExecutor>,
     ) {
         let service = hyper::service::service_fn(move |request| {
             let guest = Arc::clone(&self);
             async move { Ok::<_, Infallible>(guest.answer(face, request).await) }
         });
-        let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         builder
             .http2()
             .initial_stream_window_size(STREAM_WINDOW)

@@ -62,7 +62,7 @@ pub(super) fn has_work_volume(plan: &Plan, container: &ContainerPlan) -> bool {
 }
 
 /// Whether nothing else that was asked for goes there.
-fn is_free(plan: &Plan, container: &ContainerPlan, path: &Path) -> bool {
+pub(super) fn is_free(plan: &Plan, container: &ContainerPlan, path: &Path) -> bool {
     path != Path::new("/")
         && !plan.mounts.iter().any(|mount| mount.to == path)
         && !container.volumes.iter().any(|volume| volume.to == path)

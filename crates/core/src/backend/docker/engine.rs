@@ -176,8 +176,10 @@ impl Engine {
             ),
         }
         .map_err(|e| self.unreachable(e))?;
-        match tokio::time::timeout(GREETING, client.negotiate_version()).await {
-            Ok(client) => client.map_err(|e| self.unreachable(e)),
+        // Paths of this client name no version, so every engine answers by its own.
+        match tokio::time::timeout(GREETING, client.ping()).await {
+            Ok(Ok(_)) => Ok(client),
+            Ok(Err(error)) => Err(self.unreachable(error)),
             Err(_) => Err(self.unreachable("it does not answer")),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::body::{guest_mount, labels};
 use super::engine::{failed, status, unless_gone};
-use super::{Docker, GUEST_NAME};
+use super::{Docker, GUEST_NAME, offline};
 use crate::spec::Access;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use ringfence_proto::{Code, Failure};
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long another may take to fill the volume until it is taken to be dead.
@@ -25,6 +26,8 @@ pub(super) struct Cargo {
     path: PathBuf,
     /// The name of the volume that holds it.
     pub(super) volume: String,
+    /// Where the engine has that volume's files.
+    folder: OnceLock<String>,
 }
 
 /// What the names of our guest volumes start with.
@@ -43,18 +46,26 @@ impl Cargo {
         Ok(Self {
             path: path.to_owned(),
             volume: format!("{VOLUMES}{version}"),
+            folder: OnceLock::new(),
         })
     }
 
-    /// As an archive with one file. It can be read too, since gVisor executes nothing else.
-    fn archive(&self, name: &str) -> Result<Bytes, Failure> {
-        let bytes = read(&self.path)?;
-        let mut header = tar::Header::new_gnu();
-        header.set_size(bytes.len() as u64);
-        header.set_mode(0o555);
-        let mut builder = tar::Builder::new(Vec::with_capacity(bytes.len() + 4096));
-        builder
-            .append_data(&mut header, name, bytes.as_slice())
+    /// As an archive, with other files beside it. It can be read too, since gVisor executes nothing
+    /// else.
+    fn archive(&self, name: &str, others: &[(&str, &str)]) -> Result<Bytes, Failure> {
+        let guest = read(&self.path)?;
+        let mut builder = tar::Builder::new(Vec::with_capacity(guest.len() + 8192));
+        let mut add = |name: &str, mode: u32, bytes: &[u8]| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(mode);
+            builder.append_data(&mut header, name, bytes)
+        };
+        let added = others
+            .iter()
+            .try_for_each(|(name, text)| add(name, 0o444, text.as_bytes()))
+            .and_then(|()| add(name, 0o555, &guest));
+        added
             .and_then(|()| builder.into_inner())
             .map(Bytes::from)
             .map_err(|e| Failure::io("cannot pack the guest", &e))
@@ -120,7 +131,8 @@ impl Docker {
             path: super::GUEST_FOLDER.to_owned(),
             ..UploadToContainerOptions::default()
         };
-        let archive = bollard::body_full(cargo.archive(GUEST_NAME)?);
+        let others = [(offline::HOSTS_NAME, offline::HOSTS_TEXT)];
+        let archive = bollard::body_full(cargo.archive(GUEST_NAME, &others)?);
         let filled = client
             .upload_to_container(&helper, Some(options), archive)
             .await
@@ -134,7 +146,7 @@ impl Docker {
         let client = self.engine.client().await?;
         let archive = self
             .cargo()?
-            .archive(super::GUEST.trim_start_matches('/'))?;
+            .archive(super::GUEST.trim_start_matches('/'), &[])?;
         let options = UploadToContainerOptions {
             path: "/".to_owned(),
             ..UploadToContainerOptions::default()
@@ -180,6 +192,23 @@ impl Docker {
         }
     }
 
+    /// Where the engine has the files of the guest's volume; none before that is made.
+    pub(super) async fn guest_folder(&self) -> Result<Option<&str>, Failure> {
+        let cargo = self.cargo()?;
+        if let Some(folder) = cargo.folder.get() {
+            return Ok(Some(folder));
+        }
+        let client = self.engine.client().await?;
+        match client.inspect_volume(&cargo.volume).await {
+            Ok(found) => Ok(Some(cargo.folder.get_or_init(|| found.mountpoint))),
+            Err(error) if status(&error) == Some(404) => Ok(None),
+            Err(error) => {
+                let what = format!("cannot look at volume {}", cargo.volume);
+                Err(failed(what, error))
+            }
+        }
+    }
+
     pub(super) fn cargo(&self) -> Result<&Cargo, Failure> {
         if let Some(cargo) = self.cargo.get() {
             return Ok(cargo);
@@ -189,11 +218,13 @@ impl Docker {
     }
 }
 
-/// Whether a start failed because there was no guest in its volume.
+/// Whether a start failed because there was no guest in its volume, or not what lies beside it.
 pub(super) fn lacks_guest(failure: &Failure) -> bool {
-    failure.message.contains(super::GUEST)
+    let says = |words: &str| failure.message.contains(words);
+    let guest = says(super::GUEST)
         && ["no such file", "not found", "permission denied"]
-            .iter()
-            .any(|words| failure.message.contains(words))
-        && failure.code != Code::NoSpace
+            .into_iter()
+            .any(says);
+    let hosts = offline::names_hosts(failure) && says("does not exist");
+    (guest || hosts) && failure.code != Code::NoSpace
 }

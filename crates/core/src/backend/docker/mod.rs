@@ -9,6 +9,8 @@ mod credentials;
 mod engine;
 mod image;
 mod inject;
+mod launch;
+mod offline;
 mod owner;
 mod pool;
 mod record;
@@ -26,16 +28,13 @@ use crate::plan::{
 };
 use crate::spec::{Access, Workspace};
 use async_trait::async_trait;
-use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
-use bollard::models::{
-    ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum as EngineState,
-};
+use bollard::models::{ContainerSummary, ContainerSummaryStateEnum as EngineState};
 use bollard::query_parameters::{
-    AttachContainerOptions, CreateContainerOptions, InspectContainerOptions, ListContainersOptions,
-    RemoveVolumeOptions, StartContainerOptions, StopContainerOptions,
+    InspectContainerOptions, ListContainersOptions, RemoveVolumeOptions, StopContainerOptions,
 };
-use engine::{Engine, failed, knows_fewer_options, status, unless_gone};
-use inject::{Cargo, lacks_guest};
+use engine::{Engine, failed, status, unless_gone};
+use inject::Cargo;
+use launch::say;
 use pool::Pool;
 #[cfg(feature = "kubernetes")]
 pub(in crate::backend) use pool::shape;
@@ -44,9 +43,8 @@ use ringfence_proto::{Code, Failure, SECRET_LENGTH};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use stdio::Stdio;
-use tokio::io::AsyncWriteExt as _;
 
 /// Where the guest lies inside.
 pub(crate) const GUEST_FOLDER: &str = "/.ringfence";
@@ -68,11 +66,6 @@ const POOL: &str = "pool";
 
 /// Seconds that a guest has to end what runs when it is told to stop.
 const STOPPING: i32 = 5;
-/// How often the guest is brought for one container: those of other versions remove what no
-/// container uses.
-const FILLINGS: u32 = 3;
-/// How long the engine may take to connect us to a process.
-const JOINING: Duration = Duration::from_secs(30);
 
 /// Where things of this backend are.
 #[derive(Clone)]
@@ -160,12 +153,9 @@ impl Docker {
     async fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
         let container = container_of(plan)?;
         self.check_sources(plan)?;
-        let image = self.image(container).await?;
-        let image = image.config.unwrap_or_default();
         let secret = secret()?;
-        let guest = &self.cargo()?.volume;
         let labels = body::sandbox_labels(plan, &secret, &self.store.name)?;
-        let body = body::body(plan, container, &image, guest, labels);
+        let body = self.describe(plan, labels).await?;
         let own_name = || self.name_of(&plan.id);
         let name = container.name.clone().unwrap_or_else(own_name);
         match self.launch(plan, &name, body, &secret).await? {
@@ -178,55 +168,6 @@ impl Docker {
             created: now(),
             notes: Notes::new(),
         })
-    }
-
-    /// Makes a container and starts it; answers with its id and its guest's standard streams, or
-    /// with none where its name is taken.
-    async fn launch(
-        &self,
-        plan: &Plan,
-        name: &str,
-        mut body: ContainerCreateBody,
-        secret: &str,
-    ) -> Result<Option<(String, Stdio)>, Failure> {
-        let client = self.engine.client().await?;
-        let container = container_of(plan)?;
-        let mut fillings = 0;
-        loop {
-            let options = CreateContainerOptions {
-                name: Some(name.to_owned()),
-                platform: container.platform.clone().unwrap_or_default(),
-            };
-            let made = match client.create_container(Some(options), body.clone()).await {
-                Ok(made) => made.id,
-                Err(error) if status(&error) == Some(409) => return Ok(None),
-                Err(error) if knows_fewer_options(&error) && body::simplify_tmpfs(&mut body) => {
-                    continue;
-                }
-                Err(error) => {
-                    return Err(failed(format!("cannot make container {name}"), error));
-                }
-            };
-            let started = async {
-                if body::has_work_volume(plan, container) {
-                    let user = body.user.as_deref();
-                    self.give(&made, container, user).await?;
-                }
-                self.start(&made, secret).await
-            };
-            match started.await {
-                Ok(stdio) => return Ok(Some((made, stdio))),
-                Err(failure) => {
-                    self.discard(&made).await?;
-                    if fillings == FILLINGS || !lacks_guest(&failure) {
-                        return Err(failure);
-                    }
-                    // The first of its version on this engine, or somebody removed the volume.
-                    self.fill(&container.image).await?;
-                    fillings += 1;
-                }
-            }
-        }
     }
 
     /// A new connection to a guest that runs.
@@ -276,7 +217,9 @@ impl Docker {
         let id = &seen.plan.id;
         match &seen.way {
             Way::Door(door) => {
-                let stdio = self.start(&seen.container, &door.secret).await?;
+                let stdio = self
+                    .start(&seen.container, &door.secret, Lifetime::Kept)
+                    .await?;
                 self.fresh().insert(id.clone(), stdio);
             }
             Way::Visit => self.run(&seen.container).await?,
@@ -308,7 +251,7 @@ impl Docker {
         match &door {
             // One of ours that was kept: it has a guest.
             Some(door) if !running => {
-                let stdio = self.start(&container, &door.secret).await?;
+                let stdio = self.start(&container, &door.secret, Lifetime::Kept).await?;
                 self.fresh().insert(plan.id.clone(), stdio);
             }
             Some(_) => {}
@@ -335,14 +278,6 @@ impl Docker {
         })
     }
 
-    async fn run(&self, container: &str) -> Result<(), Failure> {
-        let client = self.engine.client().await?;
-        client
-            .start_container(container, None::<StartContainerOptions>)
-            .await
-            .map_err(|e| failed(format!("cannot start container {container}"), e))
-    }
-
     async fn stop(&self, container: &str) -> Result<(), Failure> {
         let client = self.engine.client().await?;
         let options = StopContainerOptions {
@@ -353,56 +288,6 @@ impl Docker {
             .stop_container(container, Some(options))
             .await
             .map_err(|e| failed(format!("cannot stop container {container}"), e))
-    }
-
-    /// Starts a container of ours, and answers with its guest's standard streams.
-    async fn start(&self, container: &str, secret: &str) -> Result<Stdio, Failure> {
-        let client = self.engine.client().await?;
-        let options = AttachContainerOptions {
-            stream: true,
-            stdin: true,
-            stdout: true,
-            stderr: true,
-            ..AttachContainerOptions::default()
-        };
-        let attached = in_time(client.attach_container(container, Some(options)), container);
-        let attached = attached.await?;
-        let mut stdio = Stdio::new(attached.output, attached.input);
-        self.run(container).await?;
-        say(&mut stdio, secret).await?;
-        Ok(stdio)
-    }
-
-    /// Starts the guest's program in a container that runs, and answers with its standard streams.
-    async fn exec(
-        &self,
-        container: &str,
-        words: Vec<String>,
-        user: Option<String>,
-        env: Vec<String>,
-    ) -> Result<Stdio, Failure> {
-        let client = self.engine.client().await?;
-        let what = || format!("cannot reach the guest in container {container}");
-        let mut command = vec![GUEST.to_owned()];
-        command.extend(words);
-        let options = CreateExecOptions {
-            attach_stdin: Some(true),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            cmd: Some(command),
-            user,
-            env: Some(env),
-            ..CreateExecOptions::default()
-        };
-        let made = client
-            .create_exec(container, options)
-            .await
-            .map_err(|e| failed(what(), e))?;
-        let started = client.start_exec(&made.id, None::<StartExecOptions>);
-        match in_time(started, container).await? {
-            StartExecResults::Attached { output, input } => Ok(Stdio::new(output, input)),
-            StartExecResults::Detached => Err(Failure::new(Code::Internal, what())),
-        }
     }
 
     /// The container of a sandbox, unless it is only being made or removed.
@@ -514,28 +399,6 @@ fn now() -> f64 {
     now.unwrap_or_default().as_secs_f64()
 }
 
-/// The first that a guest behind a door hears.
-async fn say(stdio: &mut Stdio, secret: &str) -> Result<(), Failure> {
-    stdio
-        .write_all(secret.as_bytes())
-        .await
-        .map_err(|e| Failure::new(Code::Unavailable, "the guest ended at once").detail(e))
-}
-
-async fn in_time<T>(
-    joining: impl Future<Output = Result<T, bollard::errors::Error>>,
-    container: &str,
-) -> Result<T, Failure> {
-    let what = || format!("cannot join container {container}");
-    match tokio::time::timeout(JOINING, joining).await {
-        Ok(joined) => joined.map_err(|e| failed(what(), e)),
-        Err(_) => {
-            let message = format!("{}: the engine does not answer", what());
-            Err(Failure::new(Code::Unavailable, message))
-        }
-    }
-}
-
 #[async_trait]
 impl Backend for Docker {
     async fn guarantees(&self) -> Result<Guarantees, Failure> {
@@ -582,7 +445,14 @@ impl Backend for Docker {
         if let Some(stdio) = self.fresh().remove(id) {
             return Ok(Box::new(stdio));
         }
-        let seen = self.seen(id).await?.ok_or_else(|| unknown(id))?;
+        let mut seen = self.seen(id).await?;
+        if seen.is_none() {
+            // A disposable one may be in use before the engine is done with its start, and lets
+            // nobody look at it until then.
+            self.place(id).await?;
+            seen = self.seen(id).await?;
+        }
+        let seen = seen.ok_or_else(|| unknown(id))?;
         if seen.state != SandboxState::Running {
             let message = format!("sandbox {id} has ended");
             return Err(Failure::new(Code::Unavailable, message));

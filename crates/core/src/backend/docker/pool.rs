@@ -4,12 +4,12 @@
 //! asked for, so many are parked: their guest runs, and in it the Python of the first kernel. A
 //! claim is a rename: the engine lets one name be taken once.
 
-use super::body::{self, labels};
+use super::body::labels;
 use super::engine::{failed, status};
 use super::record::{Borrowed, Door};
 use super::stdio::Stdio;
 use super::sweep::maker;
-use super::{Docker, POOL, STATE_LABEL, container_of, now};
+use super::{Docker, POOL, STATE_LABEL, now};
 use crate::backend::{Notes, SandboxInfo, SandboxState};
 use crate::guest::GuestClient;
 use crate::plan::{Lifetime, Plan, SandboxId, random_hex};
@@ -18,9 +18,12 @@ use bollard::query_parameters::RenameContainerOptions;
 use ringfence_proto::{Code, Failure, KernelRequest};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Shapes that are kept ready at one time; who asks for more of them waits for each.
 const SHAPES: usize = 8;
+/// Who has just claimed one comes to its first result before another is made in its place.
+const LEAD: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(super) struct Pool {
@@ -88,7 +91,7 @@ impl Docker {
                 break;
             }
         }
-        self.refill(key, plan);
+        self.refill(key, plan, LEAD);
         Ok(claimed)
     }
 
@@ -133,8 +136,8 @@ impl Docker {
         }))
     }
 
-    /// Has this shape filled up, unless somebody is at it.
-    fn refill(&self, key: String, plan: &Plan) {
+    /// Has this shape filled up after a while, unless somebody is at it.
+    fn refill(&self, key: String, plan: &Plan, after: Duration) {
         let mut shapes = self.pool.shapes();
         if shapes.len() >= SHAPES && !shapes.contains_key(&key) {
             return;
@@ -152,6 +155,7 @@ impl Docker {
             return;
         };
         tokio::spawn(async move {
+            tokio::time::sleep(after).await;
             let filled = Box::pin(docker.fill_up(&key)).await;
             if let Some(shape) = docker.pool.shapes().get_mut(&key) {
                 shape.filling = false;
@@ -185,10 +189,7 @@ impl Docker {
         labels.insert(STATE_LABEL.to_owned(), self.store.name.clone());
         let secret = super::secret()?;
         let name = self.name_of(&plan.id);
-        let image = self.image(container_of(&plan)?).await?;
-        let image = image.config.unwrap_or_default();
-        let guest = &self.cargo()?.volume;
-        let body = body::body(&plan, container_of(&plan)?, &image, guest, labels);
+        let body = self.describe(&plan, labels).await?;
         let (container, stdio) = self
             .launch(&plan, &name, body, &secret)
             .await?
@@ -228,7 +229,7 @@ impl Docker {
     /// Makes this plan's shape ready before anybody asks for it.
     pub(super) fn make_ready(&self, plan: &Plan) {
         if let Some(key) = shape(plan).filter(|_| self.config.pool > 0) {
-            self.refill(key, plan);
+            self.refill(key, plan, Duration::ZERO);
         }
     }
 }

@@ -33,27 +33,14 @@ impl Stdio {
         }
     }
 
-    /// Whether nothing will come any more: the process behind it is gone.
-    pub(super) fn has_ended(&mut self) -> bool {
-        let mut context = Context::from_waker(std::task::Waker::noop());
-        while self.rest.is_empty() {
-            match self.output.poll_next_unpin(&mut context) {
-                Poll::Ready(Some(Ok(LogOutput::StdOut { message }))) => self.rest = message,
-                Poll::Ready(Some(Ok(_))) => {}
-                Poll::Ready(Some(Err(_)) | None) => return true,
-                Poll::Pending => return false,
-            }
-        }
-        false
+    /// Waits for the first that comes, which is read later; false where nothing will.
+    pub(super) async fn spoke(&mut self) -> bool {
+        let spoke = std::future::poll_fn(|context| self.poll_rest(context)).await;
+        spoke.is_ok_and(|any| any)
     }
-}
 
-impl AsyncRead for Stdio {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    /// Has something to be read, unless the end has come.
+    fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         while self.rest.is_empty() {
             match ready!(self.output.poll_next_unpin(context)) {
                 Some(Ok(LogOutput::StdOut { message })) => self.rest = message,
@@ -67,13 +54,39 @@ impl AsyncRead for Stdio {
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
-                None if self.complaint.is_empty() => return Poll::Ready(Ok(())),
+                None if self.complaint.is_empty() => return Poll::Ready(Ok(false)),
                 None => {
                     let words = String::from_utf8_lossy(&self.complaint).into_owned();
                     return Poll::Ready(Err(io::Error::other(words)));
                 }
             }
         }
+        Poll::Ready(Ok(true))
+    }
+
+    /// Whether nothing will come any more: the process behind it is gone.
+    pub(super) fn has_ended(&mut self) -> bool {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        loop {
+            match self.output.poll_next_unpin(&mut context) {
+                Poll::Ready(Some(Ok(LogOutput::StdOut { message }))) => {
+                    self.rest = [&self.rest[..], &message[..]].concat().into();
+                }
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(_)) | None) => return true,
+                Poll::Pending => return false,
+            }
+        }
+    }
+}
+
+impl AsyncRead for Stdio {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_rest(context))?;
         let part = buffer.remaining().min(self.rest.len());
         buffer.put_slice(&self.rest[..part]);
         self.rest.advance(part);
