@@ -59,6 +59,8 @@ pub struct ContainerSpec {
     pub no_new_privileges: Option<bool>,
     /// `all`, or how many.
     pub gpus: Option<String>,
+    /// Serves the daemon of HasteKit at the container's address too, without a token.
+    pub daemon: bool,
     /// What only a cluster knows.
     pub kubernetes: Option<ClusterSpec>,
 }
@@ -80,8 +82,6 @@ pub struct ClusterSpec {
     pub claim: Option<String>,
     /// The group that volumes belong to; that of the user when absent.
     pub fs_group: Option<i64>,
-    /// Serves the daemon of HasteKit at the pod's address too, without a token.
-    pub daemon: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,7 +215,6 @@ impl ClusterSpec {
             || self.service_account.is_some()
             || !self.pull_secrets.is_empty()
             || self.fs_group.is_some()
-            || self.daemon
     }
 }
 
@@ -241,7 +240,7 @@ impl ContainerSpec {
                 Danger::Volumes,
                 !self.volumes.is_empty() || self.kubernetes.iter().any(|k| k.claim.is_some()),
             ),
-            (Danger::Ports, !self.ports.is_empty()),
+            (Danger::Ports, !self.ports.is_empty() || self.daemon),
             (
                 Danger::Cluster,
                 self.kubernetes.iter().any(ClusterSpec::reaches_beyond),
@@ -284,6 +283,8 @@ pub struct ContainerPlan {
     pub seccomp: Option<String>,
     pub no_new_privileges: bool,
     pub gpus: Option<Gpus>,
+    #[serde(default)]
+    pub daemon: bool,
     #[serde(default)]
     pub kubernetes: Option<ClusterSpec>,
 }
@@ -459,6 +460,7 @@ pub(crate) fn resolve(
         seccomp: spec.seccomp,
         no_new_privileges: spec.no_new_privileges.unwrap_or(!spec.privileged),
         gpus,
+        daemon: spec.daemon,
         kubernetes: spec.kubernetes,
     })
 }
@@ -660,6 +662,7 @@ mod tests {
                 Danger::Volumes,
             ),
             (r#"{"ports": [{"container": 80}]}"#, Danger::Ports),
+            (r#"{"daemon": true}"#, Danger::Ports),
             (r#"{"kubernetes": {"claim": "db"}}"#, Danger::Volumes),
             (
                 r#"{"kubernetes": {"service_account": "admin"}}"#,

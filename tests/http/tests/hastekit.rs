@@ -17,7 +17,7 @@ macro_rules! on_both {
         mod $name {
             use super::*;
 
-            async fn trial($args: &[&str]) -> Outcome $body
+            pub(super) async fn trial($args: &[&str]) -> Outcome $body
 
             #[tokio::test]
             async fn native() -> Outcome {
@@ -356,13 +356,23 @@ on_both! {
         let manager = Manager::start(&[args, &["--workspace-in", "disk"]].concat(), &[])?;
         let daemon = manager.sandbox(&one("a")).await?;
         daemon.bash("echo kept > file").await?;
-        let session = daemon.pod.replacen('-', "_", 1);
+        let (_, digits) = daemon.pod.rsplit_once('-').ok_or("no name")?;
+        let session = format!("sbx_{digits}");
         let path = format!("/sessions/{session}/suspend");
         assert_eq!(manager.server.post(&path, &json!({})).await?.0, 204);
         assert_eq!(daemon.bash("cat file").await?["stdout"], "kept\n");
         assert_eq!(manager.sandbox(&one("a")).await?, daemon);
         Ok(())
     }
+}
+
+#[tokio::test]
+async fn a_daemon_at_the_address_of_its_container_is_the_same() -> Outcome {
+    let direct = [&DOCKER[..], &["--hastekit-pod-address"]].concat();
+    the_client_gets_a_sandbox_and_works_in_it::trial(&direct).await?;
+    a_timeout_is_an_answer_and_leaves_nothing_running::trial(&direct).await?;
+    files_outside_of_the_root_are_forbidden::trial(&direct).await?;
+    skills_of_the_agent_are_there_and_cannot_be_changed::trial(&direct).await
 }
 
 /// The process that a sandbox is.

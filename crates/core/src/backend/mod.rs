@@ -99,8 +99,8 @@ pub trait Backend: Send + Sync {
     }
 
     /// Where a sandbox is, on an engine whose names and addresses mean something to others.
-    fn place(&self, _id: &SandboxId) -> Option<Place> {
-        None
+    async fn place(&self, _id: &SandboxId) -> Result<Option<Place>, Failure> {
+        Ok(None)
     }
 
     /// Why a sandbox ended that did not end by us, where the engine said so.

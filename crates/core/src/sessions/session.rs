@@ -285,8 +285,8 @@ impl Session {
     }
 
     /// Where its sandbox is, where its engine has names and addresses for others.
-    pub fn place(&self) -> Option<Place> {
-        self.backend.place(&self.plan.id)
+    pub async fn place(&self) -> Result<Option<Place>, Failure> {
+        self.backend.place(&self.plan.id).await
     }
 
     /// Why its sandbox ended, where its engine says so.

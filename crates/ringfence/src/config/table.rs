@@ -211,7 +211,7 @@ settings! {
             check |host: &Option<String>| host.as_deref().is_none_or(is_host)
                 => "a name or an address, or none";
 
-        /// Serves the daemons at the addresses of their pods, to everybody who reaches those
+        /// Serves the daemons at the addresses of their pods or containers, to all who reach those
         pod_address: bool = false, "hastekit-pod-address" "";
 
         /// Folder with a folder for each agent, in which each folder with a SKILL.md is a skill

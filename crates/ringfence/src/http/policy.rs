@@ -56,7 +56,7 @@ fn leave(danger: Danger) -> (&'static str, Allowed) {
         Danger::NewPrivileges => ("to gain privileges", Allowed::NewPrivileges),
         Danger::Names => ("a container by its name", Allowed::Names),
         Danger::Volumes => ("a volume by its name", Allowed::Volumes),
-        Danger::Ports => ("a port of the host", Allowed::Ports),
+        Danger::Ports => ("a port that others reach", Allowed::Ports),
         Danger::Cluster => ("what belongs to the cluster", Allowed::Cluster),
     }
 }

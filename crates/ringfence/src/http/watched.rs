@@ -67,8 +67,8 @@ impl Backend for Watched {
         counted("close", self.0.close()).await
     }
 
-    fn place(&self, id: &SandboxId) -> Option<Place> {
-        self.0.place(id)
+    async fn place(&self, id: &SandboxId) -> Result<Option<Place>, Failure> {
+        counted("place", self.0.place(id)).await
     }
 
     fn epitaph(&self, id: &SandboxId) -> Option<Certificate> {

@@ -157,6 +157,12 @@ pub(super) fn body(
         command.insert(0, FILTERED.to_owned());
     }
     command.extend(["--door".to_owned(), plan.id.to_string()]);
+    if container.daemon {
+        command.push("--daemon".to_owned());
+        if container.network == "none" {
+            command.push("--no-sockets".to_owned());
+        }
+    }
     if plan.lifetime == Lifetime::Disposable {
         command.push("--end-with-stdio".to_owned());
     }
@@ -243,7 +249,7 @@ fn host_config(
             typ: Some("none".to_owned()),
             config: None,
         }),
-        network_mode: Some(container.network.clone()),
+        network_mode: Some(network(container).to_owned()),
         port_bindings: Some(ports(container)),
         auto_remove: Some(plan.lifetime == Lifetime::Disposable),
         mounts: Some(mounts(plan, container, guest_volume)),
@@ -286,6 +292,15 @@ fn host_config(
             }]
         }),
         ..HostConfig::default()
+    }
+}
+
+/// Where a daemon is reached at the container's address, it needs one. What runs inside has no
+/// sockets all the same, unless a network was asked for.
+fn network(container: &ContainerPlan) -> &str {
+    match container.network.as_str() {
+        "none" if container.daemon => "bridge",
+        network => network,
     }
 }
 

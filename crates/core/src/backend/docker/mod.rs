@@ -21,7 +21,7 @@ pub use engine::{Endpoint, Surroundings};
 pub use sweep::Swept;
 
 use crate::backend::progress::Listener;
-use crate::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
+use crate::backend::{Backend, Io, Notes, Place, SandboxInfo, SandboxState};
 use crate::container::ContainerPlan;
 use crate::plan::{
     Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId, random_hex,
@@ -421,7 +421,10 @@ impl Backend for Docker {
                 ),
                 (
                     Control::Network,
-                    sandbox("a network namespace without a way out"),
+                    sandbox(
+                        "a network namespace without a way out; where a daemon has an address, \
+                         no sockets",
+                    ),
                 ),
                 (Control::Memory, sandbox("the container's cgroup")),
                 (Control::Cpus, sandbox("the container's cgroup")),
@@ -563,6 +566,25 @@ impl Backend for Docker {
 
     async fn tidy(&self) -> Result<(), Failure> {
         self.sweep().await.map(drop)
+    }
+
+    async fn place(&self, id: &SandboxId) -> Result<Option<Place>, Failure> {
+        let client = self.engine.client().await?;
+        let name = self.name_of(id);
+        let options = None::<InspectContainerOptions>;
+        match client.inspect_container(&name, options).await {
+            Ok(found) => {
+                let networks = found.network_settings.and_then(|all| all.networks);
+                let mut networks = networks.unwrap_or_default().into_values();
+                let address = networks.find_map(|network| network.ip_address);
+                Ok(Some(Place {
+                    name,
+                    address: address.filter(|address| !address.is_empty()),
+                }))
+            }
+            Err(error) if status(&error) == Some(404) => Ok(None),
+            Err(error) => Err(failed(format!("cannot look at container {name}"), error)),
+        }
     }
 
     async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {

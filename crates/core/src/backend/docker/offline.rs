@@ -18,6 +18,7 @@ pub(super) const HOSTS_TEXT: &str = "127.0.0.1 localhost sandbox\n::1 localhost\
 /// Whether nothing is asked for that the engine's networking does.
 pub(super) fn is_possible(plan: &Plan, container: &ContainerPlan) -> bool {
     container.network == "none"
+        && !container.daemon
         && container.defaults == Defaults::Tight
         && container.extra_hosts.is_empty()
         && container.dns.is_empty()

@@ -704,12 +704,12 @@ impl Backend for Kubernetes {
         self.drain().await
     }
 
-    fn place(&self, id: &SandboxId) -> Option<Place> {
-        let pod = self.known(self.watch.get()?, id)?;
-        Some(Place {
+    async fn place(&self, id: &SandboxId) -> Result<Option<Place>, Failure> {
+        let known = self.watch.get().and_then(|watch| self.known(watch, id));
+        Ok(known.map(|pod| Place {
             name: pod.name_any(),
             address: address_of(&pod).map(str::to_owned),
-        })
+        }))
     }
 
     fn epitaph(&self, id: &SandboxId) -> Option<Certificate> {

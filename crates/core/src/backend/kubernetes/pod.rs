@@ -405,11 +405,7 @@ fn arguments(
     if plan.lifetime == Lifetime::Disposable {
         words.extend(["--end-when-alone".to_owned(), ALONE.to_string()]);
     }
-    if container
-        .kubernetes
-        .as_ref()
-        .is_some_and(|cluster| cluster.daemon)
-    {
+    if container.daemon {
         words.push("--daemon".to_owned());
     }
     // A cluster tells every container where its API server is.

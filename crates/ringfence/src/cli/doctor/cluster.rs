@@ -192,7 +192,7 @@ async fn pod(cluster: &Kubernetes, sandbox: &Sandbox<'_>) -> Result<Check, Failu
         args: &[],
     };
     let said = probe.inside(sandbox).await?;
-    let place = cluster.place(&sandbox.plan.id);
+    let place = cluster.place(&sandbox.plan.id).await?;
     let name = place.map_or_else(String::new, |place| place.name);
     let image = sandbox.plan.container.as_ref().map(|c| c.image.as_str());
     let image = image.unwrap_or_default();
@@ -305,7 +305,7 @@ async fn sockets(cluster: &Arc<Kubernetes>, sandbox: &Sandbox<'_>) -> Result<Che
 
 /// A policy holds where a sandbox does not reach us, whom others reach at that address.
 async fn policy(cluster: &Kubernetes, sandbox: &Sandbox<'_>) -> Result<Check, Failure> {
-    let place = cluster.place(&sandbox.plan.id);
+    let place = cluster.place(&sandbox.plan.id).await?;
     let address = place.and_then(|place| place.address?.parse::<IpAddr>().ok());
     let (outside, inside) = match address.and_then(|address| listen_before(address).ok()) {
         Some((_listener, own)) => {

@@ -195,9 +195,8 @@ impl Ask {
         };
         let mut new = Create::with_spec(&key(&self.session_id)?, spec).resolve(app, caller)?;
         // What the server's own settings ask for needs no leave.
-        if app.config.hastekit.pod_address && app.config.backend == BackendChoice::Kubernetes {
-            let container = new.spec.container.get_or_insert_default();
-            container.kubernetes.get_or_insert_default().daemon = true;
+        if app.config.hastekit.pod_address && app.config.backend != BackendChoice::Native {
+            new.spec.container.get_or_insert_default().daemon = true;
         }
         // Commands are all that runs here.
         new.kernel = None;
@@ -209,15 +208,14 @@ impl Ask {
     }
 }
 
-/// Whether its daemon listens at the address of its pod.
+/// Whether its daemon listens at the address of its pod or container.
 fn serves_itself(session: &Session) -> bool {
     let container = session.plan.container.as_ref();
-    let cluster = container.and_then(|container| container.kubernetes.as_ref());
-    cluster.is_some_and(|cluster| cluster.daemon)
+    container.is_some_and(|container| container.daemon)
 }
 
-fn handle(app: &App, id: String, session: &Arc<Session>) -> Answer<Handle> {
-    let place = session.place();
+async fn handle(app: &App, id: String, session: &Arc<Session>) -> Answer<Handle> {
+    let place = session.place().await?;
     let pod_name = match &place {
         Some(place) => place.name.clone(),
         None => session.plan.id.to_string(),
@@ -226,6 +224,8 @@ fn handle(app: &App, id: String, session: &Arc<Session>) -> Answer<Handle> {
         .and_then(|place| place.address)
         .filter(|_| serves_itself(session));
     if let Some(pod_ip) = direct {
+        // Who answers has opened its ports before.
+        session.guest().await?.health().await?;
         let port = session.plan.env.get(PORT_VARIABLE);
         return Ok(Handle {
             session_id: id,
@@ -268,7 +268,7 @@ pub(crate) async fn create(
     let (session, _) = made?;
     super::act::about(&session.id);
     let _use = session.begin();
-    let handle = handle(&app, id, &session)?;
+    let handle = handle(&app, id, &session).await?;
     Ok(Envelope::new("the sandbox is ready", Some(handle)))
 }
 
@@ -307,7 +307,7 @@ pub(crate) async fn show(
             false => failure.into(),
         });
     }
-    let handle = handle(&app, id.clone(), &session)?;
+    let handle = handle(&app, id.clone(), &session).await?;
     Ok(Envelope::new("the sandbox is ready", Some(handle)))
 }
 
