@@ -6,6 +6,7 @@ use crate::Guest;
 use crate::stdio::Stdio;
 use ringfence_proto::SECRET_LENGTH;
 use sha2::{Digest as _, Sha256};
+use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
 use std::net::TcpListener as StdTcpListener;
@@ -16,12 +17,17 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 /// What a secret is known by. It may be seen: nobody finds the secret from it.
 pub(crate) type Digest = [u8; 32];
 
 /// How long a caller may take to say the secret.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Callers at a time who have not said it. When another comes, who has waited longest goes: a crowd
+/// takes no descriptors from the guest, and keeps out nobody who says it at once.
+const STRANGERS: usize = 64;
 
 pub(crate) struct Door {
     listener: UnixListener,
@@ -88,6 +94,7 @@ impl Door {
     }
 
     pub(crate) async fn serve(self, guest: Arc<Guest>) {
+        let mut strangers: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let at_port = async {
                 match &self.port {
@@ -105,7 +112,14 @@ impl Door {
             match came {
                 Ok(stream) => {
                     let (guest, visitors) = (Arc::clone(&guest), self.visitors.clone());
-                    tokio::spawn(admit(stream, self.digest, guest, visitors));
+                    let stranger = tokio::spawn(admit(stream, self.digest, guest, visitors));
+                    strangers.retain(|stranger| !stranger.is_finished());
+                    if strangers.len() == STRANGERS
+                        && let Some(longest) = strangers.pop_front()
+                    {
+                        longest.abort();
+                    }
+                    strangers.push_back(stranger.abort_handle());
                 }
                 // Out of descriptors or memory: others must end first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -143,9 +157,11 @@ async fn admit(
     let mut said = [0; SECRET_LENGTH];
     let heard = tokio::time::timeout(PATIENCE, stream.read_exact(&mut said)).await;
     if matches!(heard, Ok(Ok(_))) && is_same(&Sha256::digest(said).into(), &digest) {
-        visitors.send_modify(|count| *count += 1);
-        guest.serve(stream).await;
-        visitors.send_modify(|count| *count -= 1);
+        tokio::spawn(async move {
+            visitors.send_modify(|count| *count += 1);
+            guest.serve(stream).await;
+            visitors.send_modify(|count| *count -= 1);
+        });
     }
 }
 

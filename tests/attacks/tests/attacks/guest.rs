@@ -27,6 +27,108 @@ judge_all(**rows)
         host.inside(&[], probe, &[]).all_denied(control.all_reached(), &["EACCES", "EPERM"]);
     }
 
+    /// The streams by which the guest is spoken to, and other ways to speak in its place.
+    fn take_the_guests_streams(host) {
+        let probe = r#"
+victim = int(ARGS[0]) if ARGS else 1
+def open_stream(number, mode):
+    return os.close(os.open("/proc/%d/fd/%d" % (victim, number), mode | os.O_NONBLOCK))
+def trace(request):
+    call("ptrace", request, victim, 0, 0)
+    os.waitpid(victim, 0x40000000) # __WALL
+    return call("ptrace", 17, victim, 0, 0) # PTRACE_DETACH
+def take():
+    held = os.pidfd_open(victim)
+    try:
+        return os.close(call("pidfd_getfd", held, 1, 0))
+    finally:
+        os.close(held)
+def memory(name):
+    # Nothing of it: whether one may is asked first.
+    return call(name, victim, 0, 0, 0, 0, 0)
+judge_all(
+    input=lambda: open_stream(0, os.O_RDONLY),
+    input_for_writing=lambda: open_stream(0, os.O_WRONLY),
+    output=lambda: open_stream(1, os.O_WRONLY),
+    complaints=lambda: open_stream(2, os.O_WRONLY),
+    descriptor=take,
+    attach=lambda: trace(16),
+    seize=lambda: call("ptrace", 0x4206, victim, 0, 0),
+    read=lambda: memory("process_vm_readv"),
+    write=lambda: memory("process_vm_writev"),
+    compare=lambda: call("kcmp", os.getpid(), victim, 0, 0, 0),
+)
+"#;
+        let null = || std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+        let sleeper = ringfence_tests::Running::start(
+            std::process::Command::new("/bin/sleep")
+                .arg("300")
+                .stdin(null())
+                .stdout(null())
+                .stderr(null()),
+        );
+        let control = host.outside(probe, &[&sleeper.pid().to_string()]);
+        let denied = ["EACCES", "EPERM", "ENOSYS"];
+        host.inside(&[], probe, &[]).all_denied(control.all_reached(), &denied);
+    }
+
+    /// Where the guest has a second way in, it is there for who knows a secret: nobody else gets a
+    /// word out of it. The control is a guest on the host, with a secret that is known.
+    fn knock_at_the_guests_door(host) {
+        let probe = r#"
+name, secret = ARGS if ARGS else ("ringfence", None)
+def doors():
+    found = set()
+    for line in open("/proc/net/unix").read().splitlines()[1:]:
+        parts = line.split()
+        if len(parts) > 7 and name in parts[7]:
+            found.add(parts[7])
+    if not found:
+        raise FileNotFoundError(errno.ENOENT, "there is no door")
+    return found
+def knock(words):
+    for door in doors():
+        with socket.socket(socket.AF_UNIX) as stream:
+            stream.settimeout(30)
+            stream.connect("\0" + door[1:] if door[0] == "@" else door)
+            stream.sendall((secret or words).encode() + b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            try:
+                heard = stream.recv(100)
+            except ConnectionResetError:
+                heard = b""
+            if heard:
+                return heard
+    raise Denied("SILENCE")
+identity = open("/proc/1/cmdline").read().replace("\0", "")
+judge_all(
+    nothing=lambda: knock(""),
+    zeros=lambda: knock("0" * 64),
+    nulls=lambda: knock("\0" * 64),
+    long=lambda: knock("f" * 100000),
+    words=lambda: knock(identity[-64:].rjust(64, "0")),
+)
+"#;
+        let guest = host.path("guest");
+        let mut unpack = std::process::Command::new(host.program());
+        let unpacked = ringfence_tests::finish(unpack.arg("guest").arg(&guest));
+        assert!(unpacked.status.success(), "{unpacked:?}");
+        let (name, secret) = (ringfence_tests::unique(), ringfence_tests::unique().repeat(4));
+        let mut open = ringfence_tests::Running::start(
+            std::process::Command::new(&guest)
+                .args(["--stdio", "--door", &name, "--workspace", "/tmp"])
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped()),
+        );
+        open.say(&secret);
+        ringfence_tests::wait_until("a door", || {
+            let sockets = std::fs::read_to_string("/proc/net/unix");
+            sockets.is_ok_and(|sockets| sockets.contains(&name))
+        });
+        let control = host.outside(probe, &[&name, &secret]);
+        let nothing = if host.place.is_native() { "ENOENT" } else { "SILENCE" };
+        host.inside(&[], probe, &[]).all_denied(control.all_reached(), &[nothing]);
+    }
+
     /// No signal ends or stops the guest. The control sends the same ones to another process.
     fn signal_the_guest(host) {
         let code = r#"

@@ -113,6 +113,17 @@ pub(super) fn guest_mount(volume: &str, access: Access) -> Mount {
     }
 }
 
+/// Has the guest come from another volume.
+pub(super) fn mount_guest(body: &mut ContainerCreateBody, volume: &str) {
+    let host = body.host_config.as_mut();
+    let mounts = host.and_then(|host| host.mounts.as_mut());
+    for mount in mounts.into_iter().flatten() {
+        if mount.target.as_deref() == Some(GUEST_FOLDER) {
+            mount.source = Some(volume.to_owned());
+        }
+    }
+}
+
 /// Whether the guest puts itself and all it starts under the filter of native sandboxes. Who asks
 /// for rights that go with system calls gets what the engine allows.
 fn is_filtered(container: &ContainerPlan) -> bool {

@@ -24,9 +24,18 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The guest as it is sent to an engine.
 pub(super) struct Cargo {
     path: PathBuf,
-    /// The name of the volume that holds it.
-    pub(super) volume: String,
-    /// Where the engine has that volume's files.
+    /// It can be executed and not read there. So the kernel lets nobody look into the memory of who
+    /// executes it, from the first instruction on.
+    pub(super) closed: GuestVolume,
+    /// It can be read too: gVisor executes nothing else.
+    pub(super) open: GuestVolume,
+}
+
+/// A volume that holds the guest.
+pub(super) struct GuestVolume {
+    pub(super) name: String,
+    mode: u32,
+    /// Where the engine has its files.
     folder: OnceLock<String>,
 }
 
@@ -43,16 +52,28 @@ impl Cargo {
                 .map(|byte| format!("{byte:02x}"))
                 .collect(),
         };
+        let volume = |kind: &str, mode: u32| GuestVolume {
+            name: format!("{VOLUMES}{version}{kind}"),
+            mode,
+            folder: OnceLock::new(),
+        };
         Ok(Self {
             path: path.to_owned(),
-            volume: format!("{VOLUMES}{version}"),
-            folder: OnceLock::new(),
+            closed: volume("", 0o111),
+            open: volume("-open", 0o555),
         })
     }
 
-    /// As an archive, with other files beside it. It can be read too, since gVisor executes nothing
-    /// else.
-    fn archive(&self, name: &str, others: &[(&str, &str)]) -> Result<Bytes, Failure> {
+    /// The volume for containers of this runtime; none is the engine's own choice.
+    pub(super) fn volume(&self, runtime: Option<&str>) -> &GuestVolume {
+        match runtime {
+            None => &self.closed,
+            Some(_) => &self.open,
+        }
+    }
+
+    /// As an archive, with other files beside it.
+    fn archive(&self, name: &str, mode: u32, others: &[(&str, &str)]) -> Result<Bytes, Failure> {
         let guest = read(&self.path)?;
         let mut builder = tar::Builder::new(Vec::with_capacity(guest.len() + 8192));
         let mut add = |name: &str, mode: u32, bytes: &[u8]| {
@@ -64,7 +85,7 @@ impl Cargo {
         let added = others
             .iter()
             .try_for_each(|(name, text)| add(name, 0o444, text.as_bytes()))
-            .and_then(|()| add(name, 0o555, &guest));
+            .and_then(|()| add(name, mode, &guest));
         added
             .and_then(|()| builder.into_inner())
             .map(Bytes::from)
@@ -87,17 +108,17 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 impl Docker {
     /// Fills the volume, through a container that is never started. Its name is the lock: of those
     /// who fill at the same time, one does.
-    pub(super) async fn fill(&self, image: &str) -> Result<(), Failure> {
+    pub(super) async fn fill(&self, volume: &GuestVolume, image: &str) -> Result<(), Failure> {
         let client = self.engine.client().await?;
-        let cargo = self.cargo()?;
-        let what = || format!("cannot put the guest into the volume {}", cargo.volume);
-        let helper = cargo.volume.replace(VOLUMES, "ringfence-fill-");
+        let name = &volume.name;
+        let what = || format!("cannot put the guest into the volume {name}");
+        let helper = name.replace(VOLUMES, "ringfence-fill-");
         let body = ContainerCreateBody {
             image: Some(image.to_owned()),
             entrypoint: Some(vec!["/never-started".to_owned()]),
             labels: Some(labels("fill")),
             host_config: Some(HostConfig {
-                mounts: Some(vec![guest_mount(&cargo.volume, Access::ReadWrite)]),
+                mounts: Some(vec![guest_mount(name, Access::ReadWrite)]),
                 network_mode: Some("none".to_owned()),
                 ..HostConfig::default()
             }),
@@ -132,9 +153,9 @@ impl Docker {
             ..UploadToContainerOptions::default()
         };
         let others = [(offline::HOSTS_NAME, offline::HOSTS_TEXT)];
-        let archive = bollard::body_full(cargo.archive(GUEST_NAME, &others)?);
+        let archive = self.cargo()?.archive(GUEST_NAME, volume.mode, &others)?;
         let filled = client
-            .upload_to_container(&helper, Some(options), archive)
+            .upload_to_container(&helper, Some(options), bollard::body_full(archive))
             .await
             .map_err(|e| failed(what(), e));
         self.discard(&helper).await?;
@@ -144,9 +165,9 @@ impl Docker {
     /// Puts the guest into a container that is not ours.
     pub(super) async fn put_guest(&self, container: &str) -> Result<(), Failure> {
         let client = self.engine.client().await?;
-        let archive = self
-            .cargo()?
-            .archive(super::GUEST.trim_start_matches('/'), &[])?;
+        let cargo = self.cargo()?;
+        let name = super::GUEST.trim_start_matches('/');
+        let archive = cargo.archive(name, cargo.open.mode, &[])?;
         let options = UploadToContainerOptions {
             path: "/".to_owned(),
             ..UploadToContainerOptions::default()
@@ -193,17 +214,19 @@ impl Docker {
     }
 
     /// Where the engine has the files of the guest's volume; none before that is made.
-    pub(super) async fn guest_folder(&self) -> Result<Option<&str>, Failure> {
-        let cargo = self.cargo()?;
-        if let Some(folder) = cargo.folder.get() {
+    pub(super) async fn guest_folder<'a>(
+        &self,
+        volume: &'a GuestVolume,
+    ) -> Result<Option<&'a str>, Failure> {
+        if let Some(folder) = volume.folder.get() {
             return Ok(Some(folder));
         }
         let client = self.engine.client().await?;
-        match client.inspect_volume(&cargo.volume).await {
-            Ok(found) => Ok(Some(cargo.folder.get_or_init(|| found.mountpoint))),
+        match client.inspect_volume(&volume.name).await {
+            Ok(found) => Ok(Some(volume.folder.get_or_init(|| found.mountpoint))),
             Err(error) if status(&error) == Some(404) => Ok(None),
             Err(error) => {
-                let what = format!("cannot look at volume {}", cargo.volume);
+                let what = format!("cannot look at volume {}", volume.name);
                 Err(failed(what, error))
             }
         }
@@ -221,10 +244,13 @@ impl Docker {
 /// Whether a start failed because there was no guest in its volume, or not what lies beside it.
 pub(super) fn lacks_guest(failure: &Failure) -> bool {
     let says = |words: &str| failure.message.contains(words);
-    let guest = says(super::GUEST)
-        && ["no such file", "not found", "permission denied"]
-            .into_iter()
-            .any(says);
+    let absent = says("no such file") || says("not found") || may_not(failure);
+    let guest = says(super::GUEST) && absent;
     let hosts = offline::names_hosts(failure) && says("does not exist");
     (guest || hosts) && failure.code != Code::NoSpace
+}
+
+/// Whether it failed because something was not allowed.
+pub(super) fn may_not(failure: &Failure) -> bool {
+    failure.message.contains("permission denied")
 }

@@ -2,7 +2,7 @@
 
 use super::body::{self, has_work_volume};
 use super::engine::{failed, knows_fewer_options, status};
-use super::inject::lacks_guest;
+use super::inject::{lacks_guest, may_not};
 use super::stdio::Stdio;
 use super::{Docker, GUEST, container_of, offline};
 use crate::plan::{Lifetime, Plan};
@@ -30,22 +30,22 @@ impl Docker {
         labels: HashMap<String, String>,
     ) -> Result<ContainerCreateBody, Failure> {
         let container = container_of(plan)?;
+        let guest = self.cargo()?.volume(container.runtime.as_deref());
         let offline = offline::is_possible(plan, container);
         let folder = async {
             match offline {
-                true => self.guest_folder().await,
+                true => self.guest_folder(guest).await,
                 false => Ok(None),
             }
         };
         let (image, mut folder) = tokio::try_join!(self.image(container), folder)?;
         if offline && folder.is_none() {
             // The first of its version on this engine.
-            self.fill(&container.image).await?;
-            folder = self.guest_folder().await?;
+            self.fill(guest, &container.image).await?;
+            folder = self.guest_folder(guest).await?;
         }
         let image = image.config.unwrap_or_default();
-        let guest = &self.cargo()?.volume;
-        let mut body = body::body(plan, container, &image, guest, labels);
+        let mut body = body::body(plan, container, &image, &guest.name, labels);
         if let Some(folder) = folder {
             offline::apply(&mut body, folder);
         }
@@ -63,6 +63,7 @@ impl Docker {
     ) -> Result<Option<(String, Stdio)>, Failure> {
         let client = self.engine.client().await?;
         let container = container_of(plan)?;
+        let mut guest = self.cargo()?.volume(container.runtime.as_deref());
         let mut fillings = 0;
         loop {
             let options = CreateContainerOptions {
@@ -100,8 +101,13 @@ impl Docker {
             if !lacks || fillings == FILLINGS {
                 return Err(failure);
             }
+            if fillings > 0 && may_not(&failure) {
+                // The engine's own runtime is one that reads what it executes.
+                guest = &self.cargo()?.open;
+                body::mount_guest(&mut body, &guest.name);
+            }
             // Somebody removed the volume, or what was in it.
-            self.fill(&container.image).await?;
+            self.fill(guest, &container.image).await?;
             fillings += 1;
         }
     }

@@ -73,9 +73,10 @@ impl Docker {
     /// The guests of other versions, and work folders whose container somebody else removed.
     async fn sweep_volumes(&self, swept: &mut Swept) -> Result<(), Failure> {
         let client = self.engine.client().await?;
-        let own = &self.cargo()?.volume;
+        let cargo = self.cargo()?;
+        let own = [&cargo.closed.name, &cargo.open.name];
         let mut unused = self.unused_volumes(&format!("{LABEL}=guest")).await?;
-        unused.retain(|name| name.starts_with(VOLUMES) && name != own);
+        unused.retain(|name| name.starts_with(VOLUMES) && !own.contains(&name));
         unused.extend(self.unused_volumes(WORK_LABEL).await?);
         for name in unused {
             let options = None::<RemoveVolumeOptions>;
