@@ -9,8 +9,9 @@ use ringfence_core::{Backend as _, GuestClient, Lifetime, Plan, resolve};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Long enough for a container to be parked in the place of one that was claimed.
-const REFILL: Duration = Duration::from_millis(1500);
+/// Long enough for a container to be removed, or to be parked in the place of one that was claimed.
+/// Nothing is measured meanwhile.
+const REST: Duration = Duration::from_millis(1500);
 
 /// Rows of their own: each is to `docker run` or `docker exec` of the same run.
 pub(super) async fn measure(
@@ -65,15 +66,16 @@ pub(super) async fn measure(
     let measured = async {
         timed(ringfence, &code)?;
         for _ in 0..rounds.min(20) {
+            tokio::time::sleep(REST).await;
             theirs.samples.push(timed(docker, &DOCKER)?);
             ours.samples.push(timed(ringfence, &code)?);
+            tokio::time::sleep(REST).await;
             their_exec.samples.push(timed(docker, &inside)?);
             for _ in 0..10 {
                 let start = Instant::now();
                 guest.exec(&quick).await?;
                 exec.samples.push(start.elapsed());
             }
-            tokio::time::sleep(REFILL).await;
             let session = plan()?;
             let start = Instant::now();
             backend.create(&session).await?;

@@ -119,6 +119,21 @@ async fn rights_are_none_unless_given() -> Outcome {
     assert_eq!(status(&server, &given, "CapBnd").await?, "0000000000000001");
     assert_eq!(status(&server, &given, "NoNewPrivs").await?, "0");
     assert_eq!(status(&server, &given, "Seccomp").await?, "0");
+    // A profile of one's own: all that it names is denied, and all else is not.
+    let profile = json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{"names": ["symlink", "symlinkat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}],
+    });
+    let profiled = json!({"seccomp": profile.to_string()});
+    let profiled = session(&server, &profiled).await?;
+    let link = "ln -s a b 2>&1; ln -s a b >/dev/null 2>&1 || echo denied; mkdir c && echo made";
+    let denied = shell(&server, &profiled, link).await?;
+    assert!(
+        denied.contains("not implemented") && denied.ends_with("denied\nmade"),
+        "{denied}"
+    );
+    let allowed = shell(&server, &tight, "ln -s a b && mkdir c && echo made").await?;
+    assert_eq!(allowed, "made");
     let engine = json!({"defaults": "engine", "cap_drop": ["CHOWN"]});
     let engine = session(&server, &engine).await?;
     // Docker's own fourteen, but for the one.
@@ -180,6 +195,37 @@ async fn networks_and_ports() -> Outcome {
     Ok(())
 }
 
+/// A server and its client inside, which meet at `localhost`.
+const MEETING: &str = r#"
+import socket, threading
+for family in (socket.AF_INET, socket.AF_INET6):
+    server = socket.create_server(("localhost", 0), family=family)
+    port = server.getsockname()[1]
+    threading.Thread(target=lambda: server.accept()[0].sendall(b"met")).start()
+    print(socket.create_connection(("localhost", port)).recv(9).decode())
+print(socket.gethostbyname(socket.gethostname()).startswith("127."))
+"#;
+
+#[tokio::test]
+async fn without_a_network_there_is_localhost() -> Outcome {
+    let server = serve(&[])?;
+    let id = session(&server, &json!({})).await?;
+    let met = server.code(&id, MEETING).await?;
+    assert_eq!(met["stdout"], "met\nmet\nTrue", "{met}");
+    // The engine has no part in it, which is what a start costs most of.
+    assert_eq!(inspect(&id, "NetworkSettings.Networks")?, json!({}));
+    assert_eq!(inspect(&id, "HostConfig.NetworkMode")?, "none");
+    let change = shell(&server, &id, "echo x >> /etc/hosts").await;
+    assert!(change.is_err(), "{change:?}");
+    // Unless it has something to do for it.
+    let named = json!({"extra_hosts": {"db.internal": "127.0.0.1"}});
+    let named = session(&server, &named).await?;
+    let code = "import socket; print(socket.gethostbyname('db.internal'), socket.gethostbyname('localhost'))";
+    let seen = server.code(&named, code).await?;
+    assert_eq!(seen["stdout"], "127.0.0.1 127.0.0.1", "{seen}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn volumes_stay_or_go_as_asked() -> Outcome {
     let folder = tempfile::tempdir()?;
@@ -210,6 +256,8 @@ async fn volumes_stay_or_go_as_asked() -> Outcome {
     let options = json!({"volumes": volumes, "remove_volumes": true, "user": "root"});
     let second = session(&server, &options).await?;
     assert_eq!(shell(&server, &second, "cat /data/file").await?, "kept");
+    let ours = format!("label=ringfence={}", first.replace('_', "-"));
+    assert_eq!(docker_ok(&["volume", "ls", "-q", "--filter", &ours])?, name);
     server
         .ask("DELETE", &format!("/sessions/{second}"), None)
         .await?;
@@ -229,6 +277,16 @@ async fn devices_and_runtimes() -> Outcome {
     );
     let granted = inspect(&id, "HostConfig.Devices")?;
     assert_eq!(granted[0]["CgroupPermissions"], "r");
+    // Without a driver for them the engine says so: it was asked.
+    let gpus = json!({"spec": {"container": {"gpus": "all"}}});
+    let (status, answer) = server.post("/sessions", &gpus).await?;
+    assert!(
+        status == 201
+            || answer
+                .to_string()
+                .contains("could not select device driver"),
+        "{status} {answer}"
+    );
     // gVisor has a kernel of its own.
     let own = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let seen = shell(&server, &id, "uname -r").await?;
@@ -248,6 +306,13 @@ async fn any_image_and_any_user() -> Outcome {
     assert_eq!(
         shell(&server, &own, "id -u; touch x && echo written").await?,
         format!("{uid}\nwritten")
+    );
+    // By its name too, also where the work folder is a volume, which belongs to root at first.
+    let spec = json!({"workspace": "disk", "container": {"user": "daemon"}});
+    let daemon = session_of(&server, &spec).await?;
+    assert_eq!(
+        shell(&server, &daemon, "id -un; touch x && echo written").await?,
+        "daemon\nwritten"
     );
     // No bash and no glibc; then nothing at all.
     let small = session(&server, &json!({"image": "ringfence-test/busybox"})).await?;
@@ -315,6 +380,7 @@ async fn what_reaches_beyond_is_refused_unless_allowed() -> Outcome {
         json!({"name": "somebody"}),
         json!({"volumes": [{"name": "somebodys", "to": "/data"}]}),
         json!({"ports": [{"container": 80}]}),
+        json!({"daemon": true}),
     ] {
         let body = json!({"spec": {"container": container}});
         let (status, answer) = server.post("/sessions", &body).await?;
@@ -330,12 +396,22 @@ async fn what_reaches_beyond_is_refused_unless_allowed() -> Outcome {
 
 #[tokio::test]
 async fn a_container_that_is_there_is_attached_to_and_stays() -> Outcome {
-    let server = serve(&["--allow", "names"])?;
+    let server = serve(&["--allow", "all"])?;
     let name = unique("rf-there-");
     let _container = Removed("container", name.clone());
     let command = "echo mine > /tmp/mark; exec sleep 1000";
-    docker_ok(&["run", "-d", "--name", &name, IMAGE, "sh", "-c", command])?;
-    let attached = json!({"name": name, "workdir": "/tmp"});
+    let volume = unique("rf-there-");
+    let _volume = Removed("volume", volume.clone());
+    let mount = format!("{volume}:/data");
+    let run = ["run", "-d", "--name", &name, "-v", &mount, IMAGE];
+    docker_ok(&[&run[..], &["sh", "-c", command]].concat())?;
+    // What would be removed with one of ours stays too.
+    let attached = json!({
+        "name": name,
+        "workdir": "/tmp",
+        "volumes": [{"name": volume, "to": "/data"}],
+        "remove_volumes": true,
+    });
     let id = session(&server, &attached).await?;
     assert_eq!(shell(&server, &id, "cat mark; touch left").await?, "mine");
     server.code(&id, "x = 41").await?;
@@ -354,6 +430,7 @@ async fn a_container_that_is_there_is_attached_to_and_stays() -> Outcome {
         docker_ok(&["inspect", "--format", "{{.State.Running}}", &name])?,
         "true"
     );
+    docker_ok(&["volume", "inspect", &volume])?;
     Ok(())
 }
 
