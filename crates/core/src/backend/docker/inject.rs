@@ -39,6 +39,9 @@ pub(super) struct GuestVolume {
     folder: OnceLock<String>,
 }
 
+/// What the names of gVisor's runtimes have in common.
+const GVISOR: &str = "runsc";
+
 /// What the names of our guest volumes start with.
 pub(super) const VOLUMES: &str = "ringfence-guest-";
 
@@ -64,11 +67,11 @@ impl Cargo {
         })
     }
 
-    /// The volume for containers of this runtime; none is the engine's own choice.
+    /// The volume for containers of this runtime.
     pub(super) fn volume(&self, runtime: Option<&str>) -> &GuestVolume {
-        match runtime {
-            None => &self.closed,
-            Some(_) => &self.open,
+        match runtime.is_some_and(|runtime| runtime.contains(GVISOR)) {
+            false => &self.closed,
+            true => &self.open,
         }
     }
 
@@ -163,11 +166,15 @@ impl Docker {
     }
 
     /// Puts the guest into a container that is not ours.
-    pub(super) async fn put_guest(&self, container: &str) -> Result<(), Failure> {
+    pub(super) async fn put_guest(
+        &self,
+        container: &str,
+        runtime: Option<&str>,
+    ) -> Result<(), Failure> {
         let client = self.engine.client().await?;
         let cargo = self.cargo()?;
         let name = super::GUEST.trim_start_matches('/');
-        let archive = cargo.archive(name, cargo.open.mode, &[])?;
+        let archive = cargo.archive(name, cargo.volume(runtime).mode, &[])?;
         let options = UploadToContainerOptions {
             path: "/".to_owned(),
             ..UploadToContainerOptions::default()

@@ -259,7 +259,8 @@ impl Docker {
                 if !running {
                     self.run(&container).await?;
                 }
-                self.put_guest(&container).await?;
+                let runtime = found.host_config.and_then(|host| host.runtime);
+                self.put_guest(&container, runtime.as_deref()).await?;
             }
         }
         let borrowed = Borrowed {
