@@ -73,6 +73,42 @@ fn an_engine_behind_tls_serves_who_has_a_certificate() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn a_context_of_dockers_own_making_leads_to_its_engine() -> Outcome {
+    let config = tempfile::tempdir()?;
+    let folder = config.path().to_string_lossy().into_owned();
+    let host = format!("host={}", engine()?);
+    for words in [
+        &["context", "create", "near", "--docker", &host][..],
+        &[
+            "context",
+            "create",
+            "nowhere",
+            "--docker",
+            "host=unix:///no/engine.sock",
+        ],
+        &["context", "use", "near"],
+    ] {
+        let done = Command::new("docker")
+            .args(words)
+            .env_remove("DOCKER_HOST")
+            .env("DOCKER_CONFIG", &folder)
+            .output()?;
+        assert!(done.status.success(), "{}", said(&done));
+    }
+    let own = ("DOCKER_CONFIG", folder.as_str());
+    let done = run(&[own], &["-c", "print(6 * 7)"])?;
+    assert_eq!(said(&done), "42\n");
+    // A name goes before what is in use.
+    let done = run(&[own, ("DOCKER_CONTEXT", "nowhere")], &["-c", "1"])?;
+    assert!(
+        said(&done).contains("unix:///no/engine.sock"),
+        "{}",
+        said(&done)
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn podman_is_an_engine_too() -> Outcome {
     let socket = engines()?.join("podman/podman.sock");
