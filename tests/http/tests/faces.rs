@@ -264,7 +264,7 @@ def write(path, size):
 print(os.getcwd(), write("/x", 1), write("/work/x", 1), write("/tmp/x", 48), write("/tmp/y", 32))
 "#;
 
-async fn every_line(place: &Place, workspace: &Path) -> Outcome {
+async fn every_line(place: &Place, image: Option<&str>, workspace: &Path) -> Outcome {
     for face in FACES {
         // An alias, both streams, the status, and the text of the contract.
         let code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)";
@@ -281,6 +281,29 @@ async fn every_line(place: &Place, workspace: &Path) -> Outcome {
         assert_eq!(
             done["text"], "exit_code: 3\nstdout:\nout\nstderr:\nerr",
             "{face:?}"
+        );
+        // What else the result says of the call.
+        let known: Vec<&str> = IMAGES.iter().map(|(language, _)| *language).collect();
+        let told = [
+            "supported_languages",
+            "script_path",
+            "workspace_root",
+            "sandbox",
+            "sandbox_image",
+            "sandbox_network",
+        ];
+        let expected = [
+            json!(known),
+            json!("/tmp/code/main.py"),
+            Value::Null,
+            json!(true),
+            json!(image),
+            json!(false),
+        ];
+        assert_eq!(
+            told.map(|part| &done[part]),
+            expected.each_ref(),
+            "{face:?}: {done}"
         );
         // A language that is not known: an error that lists those that are.
         let done = place.run(face, &snippet("pyhton", "1")).await?;
@@ -310,6 +333,7 @@ async fn every_line(place: &Place, workspace: &Path) -> Outcome {
                 "{face:?}: {done}"
             );
             assert_eq!(workspace.join("made").exists(), writable, "{face:?}");
+            assert_eq!(done["workspace_root"], json!(workspace), "{face:?}");
         }
         // No network, unless it was asked for.
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -325,6 +349,7 @@ async fn every_line(place: &Place, workspace: &Path) -> Outcome {
             };
             let done = place.run(face, &asked).await?;
             assert_eq!(done["stdout"], expected, "{face:?}: {done}");
+            assert_eq!(done["sandbox_network"], network, "{face:?}: {done}");
         }
         // A timeout is a result, with the output so far.
         let asked = Snippet {
@@ -337,6 +362,8 @@ async fn every_line(place: &Place, workspace: &Path) -> Outcome {
             (&json!(124), &json!("before\n"), &json!(false)),
             "{face:?}: {done}"
         );
+        let text = "exit_code: 124\nstdout:\nbefore\nstderr:";
+        assert_eq!(done["text"], text, "{face:?}");
         // TypeScript, without a network.
         let done = place
             .run(face, &snippet("ts", "const n: number = 42; console.log(n)"))
@@ -360,7 +387,7 @@ async fn every_line_of_the_contract_on_native() -> Outcome {
     let flags = lenient(workspace.path());
     let flags = flags.each_ref().map(String::as_str);
     let place = Place::new(&flags, &[], None)?;
-    every_line(&place, workspace.path()).await
+    every_line(&place, None, workspace.path()).await
 }
 
 #[tokio::test]
@@ -373,7 +400,7 @@ async fn every_line_of_the_contract_on_docker() -> Outcome {
     let docker = ["--backend", "docker", "--image", "ringfence-test/python"];
     let flags: Vec<&str> = flags.chain(docker).collect();
     let place = Place::new(&flags, &["--image", ALL], None)?;
-    every_line(&place, workspace.path()).await
+    every_line(&place, Some(ALL), workspace.path()).await
 }
 
 /// What a language runs in where nobody says: of the contract, and of those that are compiled.
