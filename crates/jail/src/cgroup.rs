@@ -48,17 +48,46 @@ pub struct Cgroup {
 impl Hierarchy {
     /// Finds where cgroups can be made, by making the parent folder.
     pub fn find() -> Option<Self> {
-        let mounts = read_at_once("/proc/self/mountinfo")?;
         let own = read_at_once("/proc/self/cgroup")?;
-        Self::find_v2(&mounts, &own).or_else(|| Self::find_v1(&mounts, &own))
+        Self::find_usual(&own).or_else(|| Self::find_anywhere(&own))
     }
 
-    fn find_v1(mounts: &str, own: &str) -> Option<Self> {
+    /// Looks where nearly every host has them: a list of many mounts takes long to read.
+    fn find_usual(own: &str) -> Option<Self> {
+        /// What the two kinds of file system call themselves.
+        const V1: u64 = 0x0027_e0eb;
+        const V2: u64 = 0x6367_7270;
+        let usual = Path::new("/sys/fs/cgroup");
+        let is_kind = |path: &Path, kind| {
+            rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == kind)
+        };
+        let of = |controller: &str| usual.join(controller);
+        if is_kind(usual, V2) {
+            return Self::find_v2(usual, own);
+        }
+        let all = CONTROLLERS
+            .iter()
+            .all(|controller| is_kind(&of(controller), V1));
+        all.then(|| Self::find_v1(|controller| Some(of(controller)), own))
+            .flatten()
+    }
+
+    fn find_anywhere(own: &str) -> Option<Self> {
+        let mounts = read_at_once("/proc/self/mountinfo")?;
+        let v2 = mount_point(&mounts, |kind, _| kind == "cgroup2");
+        let v1 = |controller: &str| {
+            mount_point(&mounts, |kind, options| {
+                kind == "cgroup" && options.split(',').any(|o| o == controller)
+            })
+        };
+        v2.and_then(|mount| Self::find_v2(&mount, own))
+            .or_else(|| Self::find_v1(v1, own))
+    }
+
+    fn find_v1(mount: impl Fn(&str) -> Option<PathBuf>, own: &str) -> Option<Self> {
         let mut parents = Vec::new();
         for controller in CONTROLLERS {
-            let mount = mount_point(mounts, |kind, options| {
-                kind == "cgroup" && options.split(',').any(|o| o == controller)
-            });
+            let mount = mount(controller);
             let path = own.lines().find_map(|line| {
                 let mut fields = line.splitn(3, ':').skip(1);
                 let names = fields.next()?;
@@ -80,24 +109,23 @@ impl Hierarchy {
         (!parents.is_empty()).then_some(Self::V1 { parents })
     }
 
-    fn find_v2(mounts: &str, own: &str) -> Option<Self> {
-        let mount = mount_point(mounts, |kind, _| kind == "cgroup2")?;
+    fn find_v2(mount: &Path, own: &str) -> Option<Self> {
         // A hybrid host has a second hierarchy without the controllers that matter here.
         let offered = read(&mount.join("cgroup.controllers"));
         if !offered.split_whitespace().any(|c| CONTROLLERS.contains(&c)) {
             return None;
         }
         let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-        let own = below(&mount, path);
+        let own = below(mount, path);
         // A cgroup with processes can't have limited children, so look beside our own, not in it.
         let first = if own == mount {
-            Some(mount.as_path())
+            Some(mount)
         } else {
             own.parent()
         };
         first?
             .ancestors()
-            .take_while(|a| a.starts_with(&mount))
+            .take_while(|a| a.starts_with(mount))
             .find_map(|at| {
                 let parent = at.join(PARENT);
                 make(&parent).ok()?;

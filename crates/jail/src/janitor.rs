@@ -4,6 +4,7 @@ use crate::sys;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::time::Duration;
 
 /// What a janitor waits for.
 pub struct Gone {
@@ -26,7 +27,11 @@ impl Gone {
             match rustix::io::read(&self.pipe, &mut [0u8; 1]) {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(1) => return Parting::Dismissed,
-                _ => return Parting::Silent,
+                _ => {
+                    // It lets go before its parent hears of its end, and somebody waits for that.
+                    std::thread::sleep(Duration::from_millis(2));
+                    return Parting::Silent;
+                }
             }
         }
     }

@@ -55,7 +55,8 @@ fn is_privileged() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Makes a sandbox and answers when its guest runs, or with what went wrong; then nothing is left.
+/// Makes a sandbox in the cgroup that is there, and answers when its guest runs, or with what went
+/// wrong; then nothing of it is left.
 pub(crate) fn launch(
     jail: &Jail,
     guest: Guest,
@@ -74,13 +75,6 @@ pub(crate) fn launch(
         Lifetime::Independent => (None, None),
     };
     let listener = listen(&jail.socket).at(Stage::Prepare, jail.socket.display())?;
-    if let Some(cgroup) = &jail.cgroup
-        && let Err(words) = cgroup.make()
-    {
-        let _ = cgroup.remove();
-        let _ = fs::remove_file(&jail.socket);
-        return Err(words);
-    }
     let result = start(jail, guest, spares, listener, lifeline_inside);
     match result {
         Ok((pid, pidfd)) => Ok(Launched {
@@ -89,9 +83,6 @@ pub(crate) fn launch(
             lifeline: lifeline_outside,
         }),
         Err(words) => {
-            if let Some(cgroup) = &jail.cgroup {
-                let _ = cgroup.remove();
-            }
             let _ = fs::remove_file(&jail.socket);
             Err(words)
         }

@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// One end of a line; each message is one byte, and may carry a descriptor.
 #[derive(Debug)]
@@ -57,6 +58,11 @@ impl Line {
         }))
     }
 
+    /// Waits until there is a message, the other side has ended, or the time is over.
+    pub(crate) fn wait(&self, most: Duration) {
+        is_ready_within(&self.0, PollFlags::IN | PollFlags::HUP, most);
+    }
+
     /// Whether the other side has ended.
     pub(crate) fn has_ended(&self) -> bool {
         is_ready(&self.0, PollFlags::HUP)
@@ -77,9 +83,11 @@ impl From<Line> for OwnedFd {
 
 /// Whether one of these events is there now.
 pub(crate) fn is_ready(fd: &OwnedFd, events: PollFlags) -> bool {
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    matches!(poll(&mut [PollFd::new(fd, events)], Some(&now)), Ok(1..))
+    is_ready_within(fd, events, Duration::ZERO)
+}
+
+/// Whether one of these events comes in time; a signal may end the waiting.
+fn is_ready_within(fd: &OwnedFd, events: PollFlags, most: Duration) -> bool {
+    let most = Timespec::try_from(most).ok();
+    matches!(poll(&mut [PollFd::new(fd, events)], most.as_ref()), Ok(1..))
 }

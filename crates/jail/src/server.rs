@@ -7,7 +7,7 @@
 
 use crate::launch::{Launched, Spares, launch, out_of_the_way, pipe};
 use crate::line::Line;
-use crate::{Guest, Jail, LastWords, Stage, sys};
+use crate::{Cgroup, Guest, Jail, LastWords, Stage, sys};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read as _, Write as _};
@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// Longest description that a maker reads.
 const LONGEST: u32 = 16 << 20;
+/// How long a launcher waits before it gets the next maker ready: longer than a sandbox takes
+/// until it runs.
+const REST: Duration = Duration::from_millis(30);
 /// Room in the command line for what guests call themselves.
 const ROOM: usize = 128;
 
@@ -49,12 +52,16 @@ pub fn serve(guest: Guest) -> io::Result<()> {
         }
         drop(take);
         let has_taken = rustix::io::read(&taken, &mut [0u8; 1]) == Ok(1);
-        if control.has_ended() {
-            return Ok(());
-        }
-        if !has_taken {
+        if has_taken {
+            // Getting the next one ready would take a processor from the sandbox that is being
+            // made. Who asks meanwhile does not wait.
+            control.wait(REST);
+        } else {
             // It was killed. That the next one is too must not keep a processor busy.
             std::thread::sleep(Duration::from_millis(5));
+        }
+        if control.has_ended() {
+            return Ok(());
         }
     }
 }
@@ -162,7 +169,20 @@ impl Request {
                 errno: libc::E2BIG,
             }));
         }
-        send(&mut self.stream, &description)?;
+        // Here, because a maker may still be getting ready.
+        let made = jail.cgroup.as_ref().map_or(Ok(()), Cgroup::make);
+        let launched = match made {
+            Ok(()) => self.ask(&description),
+            Err(words) => Ok(Err(words)),
+        };
+        if let (Some(cgroup), Err(_) | Ok(Err(_))) = (&jail.cgroup, &launched) {
+            let _ = cgroup.remove();
+        }
+        launched
+    }
+
+    fn ask(&mut self, description: &[u8]) -> io::Result<Result<i32, LastWords>> {
+        send(&mut self.stream, description)?;
         let bytes = receive(&mut self.stream)?;
         Ok(match serde_json::from_slice(&bytes)? {
             Reply::Launched { pid } => Ok(pid),

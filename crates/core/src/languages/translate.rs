@@ -7,10 +7,12 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::Child;
 
 /// The verb of our program that translates.
 pub const VERB: &str = "translate";
@@ -22,6 +24,9 @@ const LONGEST_ANSWER: u64 = 64 << 20;
 /// Bytes of address space and seconds of a translation.
 const MEMORY: u64 = 1 << 30;
 const SECONDS: u64 = 10;
+
+/// How long after a translation the next translator is started.
+const REST: Duration = Duration::from_millis(30);
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -75,75 +80,111 @@ pub fn translated_name(name: &str) -> Option<String> {
     typescript::translated_name(name)
 }
 
-/// A translation that was begun.
-pub struct Translating {
-    child: tokio::process::Child,
-    question: Vec<u8>,
+/// Starts a translator for each translation.
+#[derive(Debug)]
+pub struct Translators {
+    /// Our own executable.
+    program: PathBuf,
+    /// Whether one waits for the next translation, once there was a first.
+    spare: bool,
+    waiting: Mutex<Option<Child>>,
 }
 
-/// Starts `program`, which must be the `ringfence` executable, as a translator.
-pub fn begin(
-    program: &Path,
-    main: &str,
-    files: BTreeMap<String, String>,
-) -> Result<Translating, Failure> {
-    let size: usize = files.values().map(String::len).sum();
-    if size as u64 > LONGEST {
-        return Err(Failure::new(
-            Code::TooLarge,
-            format!("cannot translate {main}: the code is over {LONGEST} bytes"),
-        ));
+impl Translators {
+    /// `program` must be the `ringfence` executable. Who translates again and again has a `spare`.
+    pub fn new(program: PathBuf, spare: bool) -> Arc<Self> {
+        Arc::new(Self {
+            program,
+            spare,
+            waiting: Mutex::default(),
+        })
     }
-    let main = main.to_owned();
-    let question = serde_json::to_vec(&Ask { main, files })
-        .map_err(|e| Failure::new(Code::Internal, "cannot ask for a translation").detail(e))?;
-    let child = tokio::process::Command::new(program)
-        .arg(VERB)
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|e| Failure::io("cannot start a translator", &e))?;
-    Ok(Translating { child, question })
-}
 
-impl Translating {
     /// The translation, or what is wrong with the code.
-    pub async fn finish(self) -> Result<Result<Translation, Vec<Fault>>, Failure> {
-        let limit = Duration::from_secs(SECONDS);
-        match tokio::time::timeout(limit, self.answer()).await {
-            Ok(answer) => answer,
-            Err(_) => Ok(Err(vec![Fault::whole(
-                "the code takes too long to translate",
-            )])),
+    pub async fn translate(
+        self: &Arc<Self>,
+        main: &str,
+        files: BTreeMap<String, String>,
+    ) -> Result<Result<Translation, Vec<Fault>>, Failure> {
+        let size: usize = files.values().map(String::len).sum();
+        if size as u64 > LONGEST {
+            return Err(Failure::new(
+                Code::TooLarge,
+                format!("cannot translate {main}: the code is over {LONGEST} bytes"),
+            ));
         }
+        let main = main.to_owned();
+        let question = serde_json::to_vec(&Ask { main, files })
+            .map_err(|e| Failure::new(Code::Internal, "cannot ask for a translation").detail(e))?;
+        let waiting = self.waiting().take();
+        let lives = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        let translator = match waiting.and_then(|mut child| lives(&mut child).then_some(child)) {
+            Some(child) => child,
+            None => self.start()?,
+        };
+        let limit = Duration::from_secs(SECONDS);
+        let answer = tokio::time::timeout(limit, ask(translator, &question)).await;
+        if self.spare {
+            let these = Arc::clone(self);
+            tokio::spawn(async move {
+                // What was translated starts now, and needs the processors more.
+                tokio::time::sleep(REST).await;
+                let mut waiting = these.waiting();
+                if waiting.is_none() {
+                    // The next translation says why it can't be started.
+                    *waiting = these.start().ok();
+                }
+            });
+        }
+        answer.unwrap_or_else(|_| {
+            Ok(Err(vec![Fault::whole(
+                "the code takes too long to translate",
+            )]))
+        })
     }
 
-    async fn answer(mut self) -> Result<Result<Translation, Vec<Fault>>, Failure> {
-        let lost = || Failure::new(Code::Internal, "cannot talk to the translator");
-        let (Some(mut to), Some(from)) = (self.child.stdin.take(), self.child.stdout.take()) else {
-            return Err(lost());
-        };
-        // One that has died says so by the end of its answer.
-        let _ = to.write_all(&self.question).await;
-        drop(to);
-        let mut answer = Vec::new();
-        from.take(LONGEST_ANSWER)
-            .read_to_end(&mut answer)
-            .await
-            .map_err(|e| lost().detail(e))?;
-        let status = self.child.wait().await.map_err(|e| lost().detail(e))?;
-        if !status.success() {
-            return Ok(Err(vec![Fault::whole(
-                "the code is nested too deeply, or too large, to be translated",
-            )]));
-        }
-        match serde_json::from_slice(&answer).map_err(|e| lost().detail(e))? {
-            Reply::Done(translation) => Ok(Ok(translation)),
-            Reply::Refused(faults) => Ok(Err(faults)),
-        }
+    fn waiting(&self) -> MutexGuard<'_, Option<Child>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self) -> Result<Child, Failure> {
+        tokio::process::Command::new(&self.program)
+            .arg(VERB)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|e| Failure::io("cannot start a translator", &e))
+    }
+}
+
+async fn ask(
+    mut translator: Child,
+    question: &[u8],
+) -> Result<Result<Translation, Vec<Fault>>, Failure> {
+    let lost = || Failure::new(Code::Internal, "cannot talk to the translator");
+    let (Some(mut to), Some(from)) = (translator.stdin.take(), translator.stdout.take()) else {
+        return Err(lost());
+    };
+    // One that has died says so by the end of its answer.
+    let _ = to.write_all(question).await;
+    drop(to);
+    let mut answer = Vec::new();
+    from.take(LONGEST_ANSWER)
+        .read_to_end(&mut answer)
+        .await
+        .map_err(|e| lost().detail(e))?;
+    let status = translator.wait().await.map_err(|e| lost().detail(e))?;
+    if !status.success() {
+        return Ok(Err(vec![Fault::whole(
+            "the code is nested too deeply, or too large, to be translated",
+        )]));
+    }
+    match serde_json::from_slice(&answer).map_err(|e| lost().detail(e))? {
+        Reply::Done(translation) => Ok(Ok(translation)),
+        Reply::Refused(faults) => Ok(Err(faults)),
     }
 }
 

@@ -7,7 +7,8 @@ use super::sandbox::{Disposable, Removals};
 use super::{TMP, WORK, outputs};
 use crate::backend::Backend;
 use crate::guest::{Body, GuestClient};
-use crate::languages::{Language, Places, Step, translate};
+use crate::languages::translate::{self, Translators};
+use crate::languages::{Language, Places, Step};
 use crate::plan::{Lifetime, Limits, Plan, resolve_with};
 use crate::size::Size;
 use bytes::Bytes;
@@ -15,7 +16,6 @@ use ringfence_proto::{
     Blob, Code, Command, ExecRequest, Failure, Stdin, StdinQuery, TarQuery, WriteQuery,
 };
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -35,8 +35,8 @@ const JOB: &str = "run";
 /// What all programs of a runner share.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    /// Our own executable, which translates.
-    pub program: PathBuf,
+    /// What brings code to a form that can run.
+    pub translators: Arc<Translators>,
     /// The engine's name.
     pub backend: String,
     /// Images in place of the table's, by language.
@@ -180,8 +180,8 @@ impl Runner {
             built: None,
         };
         if let Some(files) = program.to_translate() {
-            let translating = translate::begin(&self.terms.program, &program.main, files)?;
-            match translating.finish().await? {
+            let translators = &self.terms.translators;
+            match translators.translate(&program.main, files).await? {
                 Ok(translation) => prepared.take(translation),
                 Err(faults) => {
                     let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();

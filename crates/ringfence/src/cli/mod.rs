@@ -76,7 +76,6 @@ enum Verb {
     Gc(gc::Gc),
     Completions(completions::Completions),
     Man(man::Man),
-    Translate(translate::Translate),
     Guest(guest::Guest),
 }
 
@@ -99,6 +98,9 @@ fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
 
 pub(crate) fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(done) = translate::main(&words) {
+        return done;
+    }
     // It starts on the other processor meanwhile; a container needs none.
     let contained = words
         .iter()
@@ -139,7 +141,6 @@ pub(crate) fn main() -> ExitCode {
         Verb::Gc(gc) => gc.main(),
         Verb::Completions(completions) => completions.main(),
         Verb::Man(man) => man.main(),
-        Verb::Translate(translate) => translate.main(),
         Verb::Guest(guest) => guest.main(),
     };
     let code = done.unwrap_or_else(|failure| report(&failure));

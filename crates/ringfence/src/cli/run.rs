@@ -289,7 +289,13 @@ impl Run {
                 self.tell_weaker(&plan);
                 self.run_in_pod(&*cluster, &plan, job, &mut signals).await
             }
-            Made::Native(native, plan) => self.run_native(&native, &plan, job, &mut signals).await,
+            Made::Native(native, plan) => {
+                let done = self.run_native(&native, &plan, job, &mut signals).await;
+                // What it holds is let go by the end of this process. Whoever that wakes would
+                // take the processor from us before.
+                std::mem::forget(native);
+                done
+            }
             Made::Docker(docker, plan) => {
                 self.tell_weaker(&plan);
                 // The engine removes it when the connection to it ends, be it by our death.
@@ -406,6 +412,8 @@ impl Run {
                 removed?;
             }
         }
+        // Held until this process has ended, see above.
+        std::mem::forget(janitor);
         done
     }
 

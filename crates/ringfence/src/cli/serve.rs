@@ -5,6 +5,7 @@ use crate::config::{BackendChoice, Config, ConfigArgs, Loaded, LogFormat, LogLev
 use crate::http::{self, App, Audit, Gate, Listener, Presence, Relays, Traces, Watched};
 use crate::{backends, embedded, settings};
 use clap::Args;
+use ringfence_core::languages::translate::Translators;
 use ringfence_core::sessions::Quotas;
 use ringfence_core::snippet::{Runner, Terms};
 use ringfence_core::spec::SandboxSpec;
@@ -266,7 +267,7 @@ async fn end_left(mut config: Config) -> Result<(), Failure> {
 /// What runs snippets, each in a sandbox that nobody keeps.
 pub(crate) fn runner(config: &Config, sessions: &Sessions) -> Result<Runner, Failure> {
     let terms = Terms {
-        program: super::this_program()?,
+        translators: Translators::new(super::this_program()?, true),
         backend: config.backend.name().to_owned(),
         images: config.languages.images(),
         limits: config.limits.of_sandboxes(),

@@ -1,20 +1,19 @@
 //! `ringfence translate`: TypeScript to JavaScript, for the process that started it.
 
-use clap::Args;
 use ringfence_core::Failure;
 use ringfence_core::languages::translate;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Translates the code that it is given on standard input.
-#[derive(Args)]
-#[command(hide = true)]
-pub(crate) struct Translate {}
-
-impl Translate {
-    #[allow(clippy::unused_self)]
-    pub(crate) fn main(self) -> Result<ExitCode, Failure> {
-        translate::serve(ringfence_jail::confine)
-            .map_err(|e| Failure::io("cannot translate", &e))?;
-        Ok(ExitCode::SUCCESS)
-    }
+/// Translates the code that comes on standard input, if that is what these words ask for. It is
+/// no verb for people, and does not wait for those to be described.
+pub(super) fn main(words: &[OsString]) -> Option<ExitCode> {
+    let asked = words.len() == 2 && words[1] == translate::VERB;
+    asked.then(|| {
+        let done = translate::serve(ringfence_jail::confine);
+        match done.map_err(|e| Failure::io("cannot translate", &e)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => super::report(&failure),
+        }
+    })
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use futures_util::StreamExt as _;
 use ringfence_core::backend::native::Launcher;
 use ringfence_core::languages::Language;
+use ringfence_core::languages::translate::Translators;
 use ringfence_core::proto::{Blob, OUTPUT_LIMIT};
 use ringfence_core::snippet::{
     Batch, Case, Entry, Judged, Outcome, Program, Progress, Runner, Snippet, Stage, Terms, Verdict,
@@ -134,7 +135,7 @@ impl Run {
             BackendName::Auto | BackendName::Native => (Arc::new(self.native(launcher)?), "native"),
         };
         let terms = Terms {
-            program: this_program()?,
+            translators: Translators::new(this_program()?, false),
             backend: name.to_owned(),
             images: BTreeMap::new(),
             limits: Limits::default(),
