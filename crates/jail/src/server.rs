@@ -22,7 +22,7 @@ use std::time::Duration;
 const LONGEST: u32 = 16 << 20;
 /// How long a launcher waits before it gets the next maker ready: longer than a sandbox takes
 /// until it runs.
-const REST: Duration = Duration::from_millis(30);
+const REST: Duration = Duration::from_millis(10);
 /// Room in the command line for what guests call themselves.
 const ROOM: usize = 128;
 

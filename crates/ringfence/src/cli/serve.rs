@@ -75,7 +75,10 @@ impl Serve {
         }
         let mut config = loaded.config;
         let backend = backend(&config)?;
+        // The other half of the processors is for the sandboxes that are served.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(processors.div_ceil(2))
             .enable_all()
             .build()
             .map_err(|e| Failure::io("cannot start", &e))?;
