@@ -397,11 +397,12 @@ async fn what_reaches_beyond_is_refused_unless_allowed() -> Outcome {
 #[tokio::test]
 async fn a_container_that_is_there_is_attached_to_and_stays() -> Outcome {
     let server = serve(&["--allow", "all"])?;
+    // Removed after the container, which uses it.
+    let volume = unique("rf-there-");
+    let _volume = Removed("volume", volume.clone());
     let name = unique("rf-there-");
     let _container = Removed("container", name.clone());
     let command = "echo mine > /tmp/mark; exec sleep 1000";
-    let volume = unique("rf-there-");
-    let _volume = Removed("volume", volume.clone());
     let mount = format!("{volume}:/data");
     let run = ["run", "-d", "--name", &name, "-v", &mount, IMAGE];
     docker_ok(&[&run[..], &["sh", "-c", command]].concat())?;
