@@ -289,6 +289,22 @@ pub struct ContainerPlan {
     pub kubernetes: Option<ClusterSpec>,
 }
 
+/// The guest's words for: under the filter of native sandboxes, and under their limits.
+pub(crate) const FILTERED: &str = "filtered";
+pub(crate) const LIMITED: &str = "limited";
+
+impl ContainerPlan {
+    /// Whether the guest puts itself and all it starts under the filter of native sandboxes. Who
+    /// asks for rights that go with system calls gets what the engine allows.
+    pub(crate) fn is_filtered(&self) -> bool {
+        self.defaults == Defaults::Tight
+            && self.cap_add.is_empty()
+            && self.seccomp.is_none()
+            && self.no_new_privileges
+            && !self.privileged
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     pub from: String,

@@ -179,16 +179,17 @@ pub(crate) fn deny_sockets() -> std::io::Result<()> {
     let mut filter = [
         // Where the number of the call means something else, none is allowed.
         op(LOAD, 0, 0, 4),
-        op(EQUAL, 0, 7, ARCH),
+        op(EQUAL, 0, 8, ARCH),
         op(LOAD, 0, 0, 0),
-        op(AT_LEAST, 5, 0, X32),
+        op(AT_LEAST, 6, 0, X32),
         // Rings make sockets without asking for one.
         op(EQUAL, 4, 0, libc::SYS_io_uring_setup as u32),
-        op(EQUAL, 0, 4, libc::SYS_socket as u32),
+        op(EQUAL, 0, 5, libc::SYS_socket as u32),
         // The low half of the family is what counts: it is an int.
         op(LOAD, 0, 0, 16),
-        op(EQUAL, 2, 0, libc::AF_UNIX as u32),
+        op(EQUAL, 3, 0, libc::AF_UNIX as u32),
         op(RETURN, 0, 0, refuse(libc::EAFNOSUPPORT)),
+        op(RETURN, 0, 0, refuse(libc::EPERM)),
         op(RETURN, 0, 0, refuse(libc::ENOSYS)),
         op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];

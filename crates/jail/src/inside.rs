@@ -3,7 +3,10 @@
 use crate::launch::{FIRST_FREE, Prepared};
 use crate::line::Line;
 use crate::words::{Context as _, LastWords, Stage};
-use crate::{INSIDE_ID, Jail, Lifetime, Mount, Network, Resource, landlock, mounts, seccomp, sys};
+use crate::{
+    INSIDE_ID, Jail, LIMITS, Lifetime, Mount, Network, Resource, Rlimit, landlock, mounts, seccomp,
+    sys,
+};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -42,8 +45,7 @@ pub(crate) fn enter(prepared: &Prepared<'_>, maker: &Line) -> Result<(), LastWor
     rustix::system::sethostname(jail.hostname.as_bytes()).at(Stage::Namespaces, &jail.hostname)?;
     mounts::build(prepared)?;
     for limit in &jail.rlimits {
-        sys::set_rlimit(resource(limit.resource), limit.value)
-            .at(Stage::Limits, format!("{:?}", limit.resource))?;
+        set(limit).at(Stage::Limits, format!("{:?}", limit.resource))?;
     }
     if prepared.privileged {
         if jail.network == Network::None {
@@ -79,6 +81,16 @@ fn join_network(maker: &Line) -> io::Result<()> {
         network.as_fd(),
         Some(LinkNameSpaceType::Network),
     )?)
+}
+
+/// Sets the limits of every sandbox for this process and all that it will start, where an engine
+/// has made the sandbox around it and knows of no limits.
+pub fn limit() -> io::Result<()> {
+    LIMITS.iter().try_for_each(set)
+}
+
+fn set(limit: &Rlimit) -> io::Result<()> {
+    sys::set_rlimit(resource(limit.resource), limit.value)
 }
 
 fn resource(resource: Resource) -> u32 {

@@ -23,6 +23,7 @@ mod words;
 
 pub use cgroup::{Cgroup, Hierarchy, Limits as CgroupLimits};
 pub use confine::confine;
+pub use inside::limit;
 pub use janitor::{Janitor, Parting, janitor};
 pub use seccomp::{Rule, filter, rules};
 pub use server::{Launcher, Request, serve};
@@ -162,6 +163,24 @@ pub enum Resource {
     MessageQueues,
     RealTimePriority,
     Nice,
+}
+
+/// Limits of every process in every sandbox, whatever was asked for.
+pub const LIMITS: [Rlimit; 5] = [
+    // Not 0: a core pattern that is a program, run by root outside, gets the core of a process with
+    // that limit, and of one with the limit 1 it does not.
+    Rlimit::of(Resource::Core, 1),
+    Rlimit::of(Resource::LockedMemory, 64 << 10),
+    Rlimit::of(Resource::MessageQueues, 800 << 10),
+    // What whoever started us may have is not for the code.
+    Rlimit::of(Resource::RealTimePriority, 0),
+    Rlimit::of(Resource::Nice, 0),
+];
+
+impl Rlimit {
+    pub const fn of(resource: Resource, value: u64) -> Self {
+        Self { resource, value }
+    }
 }
 
 /// What the child becomes in the end: takes its arguments and its whole environment, and answers

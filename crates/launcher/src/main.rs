@@ -6,19 +6,23 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut words: Vec<_> = std::env::args_os().skip(1).collect();
-    match words.first().and_then(|word| word.to_str()) {
-        Some("launcher") => match ringfence_jail::serve(ringfence_guest::guest) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        },
-        // The guest of a container, under the filter of native sandboxes.
-        Some("filtered") => {
-            words.remove(0);
-            match ringfence_jail::filter() {
-                Ok(()) => ringfence_guest::main(words),
-                Err(error) => ringfence_guest::complain(&format!("cannot filter calls: {error}")),
+    loop {
+        let word = words.first().and_then(|word| word.to_str());
+        // The guest of a container, under limits and the filter of native sandboxes.
+        let (what, done) = match word {
+            Some("limited") => ("set limits", ringfence_jail::limit()),
+            Some("filtered") => ("filter calls", ringfence_jail::filter()),
+            Some("launcher") => {
+                return match ringfence_jail::serve(ringfence_guest::guest) {
+                    Ok(()) => ExitCode::SUCCESS,
+                    Err(_) => ExitCode::FAILURE,
+                };
             }
+            _ => return ringfence_guest::main(words),
+        };
+        if let Err(error) = done {
+            return ringfence_guest::complain(&format!("cannot {what}: {error}"));
         }
-        _ => ringfence_guest::main(words),
+        words.remove(0);
     }
 }

@@ -22,6 +22,9 @@ const ORDINARY: u32 = 12345;
 const PRELUDE: &str = include_str!("prelude.py");
 const PYTHON: &str = "/usr/bin/python3";
 
+/// Says in which namespace pods are made.
+const NAMESPACE: &str = "RINGFENCE_KUBERNETES_NAMESPACE";
+
 /// Where an attack is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -31,7 +34,12 @@ pub enum Place {
     User,
     /// A container of the engine that `DOCKER_HOST` names.
     Docker,
+    /// A pod of the test cluster.
+    Kubernetes,
 }
+
+/// What `ringfence` needs of the environment to reach an engine.
+pub type Environment = Vec<(&'static str, OsString)>;
 
 impl Place {
     pub fn is_native(self) -> bool {
@@ -43,20 +51,21 @@ impl Place {
         match self {
             Self::Root | Self::User => &[],
             Self::Docker => &["--backend", "docker", "--image", "ringfence-test/python"],
+            Self::Kubernetes => &[
+                "--backend",
+                "kubernetes",
+                "--image",
+                "ringfence-test/python-guest",
+            ],
         }
     }
+}
 
-    /// What they need of the environment.
-    fn environment(self) -> Option<(&'static str, OsString)> {
-        match self {
-            Self::Root | Self::User => None,
-            Self::Docker => Some((
-                "DOCKER_HOST",
-                std::env::var_os("DOCKER_HOST")
-                    .expect("DOCKER_HOST is not set: export $(tests/engines/docker-up)"),
-            )),
-        }
-    }
+/// Where the engine of the tests is.
+pub fn docker() -> Environment {
+    let host = std::env::var_os("DOCKER_HOST");
+    let host = host.expect("DOCKER_HOST is not set: export $(tests/engines/docker-up)");
+    vec![("DOCKER_HOST", host)]
 }
 
 /// An attack of the list.
@@ -65,13 +74,29 @@ pub struct Attack {
     pub run: fn(Host),
     /// Why it can't be made on a container.
     pub native_only: &'static [&'static str],
+    /// Why it can't be made on a pod.
+    pub not_on_pods: &'static [&'static str],
+}
+
+impl Attack {
+    fn reason(&self, place: Place) -> Option<&'static str> {
+        let pods = self
+            .not_on_pods
+            .iter()
+            .filter(|_| place == Place::Kubernetes);
+        self.native_only.iter().chain(pods).next().copied()
+    }
 }
 
 /// Makes tests of a list of attacks: each on a native sandbox of root and on one of an ordinary
-/// user, and all of them together on containers. What says `native_only` says why.
+/// user, all of them together on containers, and on pods. What says `native_only` or `not_on_pods`
+/// says why.
 #[macro_export]
 macro_rules! attacks {
-    ($($(#[$doc:meta])* fn $name:ident($host:ident) $(native_only $why:literal)? $body:block)*) => {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($host:ident) $(native_only $why:literal)? $(not_on_pods $pods:literal)? $body:block
+    )*) => {
         $(
             $(#[$doc])*
             mod $name {
@@ -96,28 +121,38 @@ macro_rules! attacks {
             name: stringify!($name),
             run: $name::attack,
             native_only: &[$($why)?],
+            not_on_pods: &[$($pods)?],
         }),*];
 
         #[test]
         fn docker() {
-            ringfence_tests::on_containers(ringfence_tests::Place::Docker, ATTACKS);
+            let place = ringfence_tests::Place::Docker;
+            ringfence_tests::on_containers(place, ringfence_tests::docker(), ATTACKS);
+        }
+
+        #[test]
+        fn kubernetes() {
+            let namespace = ringfence_kubernetes_tests::cluster::Namespace::new("attacks").unwrap();
+            let place = ringfence_tests::Place::Kubernetes;
+            ringfence_tests::on_containers(place, namespace.environment().unwrap(), ATTACKS);
         }
     };
 }
 
 /// Makes these attacks one after the other; those that do no harm share one container.
-pub fn on_containers(place: Place, attacks: &[Attack]) {
-    let shared = Arc::new(Shared::start(place));
+pub fn on_containers(place: Place, environment: Environment, attacks: &[Attack]) {
+    let shared = Arc::new(Shared::start(place, &environment));
     let mut failed = Vec::new();
     for attack in attacks {
         let say = |text: &str| {
             let _ = writeln!(std::io::stderr(), "{}: {text}", attack.name);
         };
-        if let [why, ..] = attack.native_only {
-            say(&format!("not on containers: {why}"));
+        if let Some(why) = attack.reason(place) {
+            say(&format!("not here: {why}"));
             continue;
         }
         let mut host = Host::new(place);
+        host.environment.clone_from(&environment);
         host.shared = Some(Arc::clone(&shared));
         let begun = Instant::now();
         let made = std::panic::catch_unwind(AssertUnwindSafe(|| (attack.run)(host)));
@@ -129,6 +164,9 @@ pub fn on_containers(place: Place, attacks: &[Attack]) {
     assert!(failed.is_empty(), "{failed:?} failed, see above");
 }
 
+/// The name of the session that harmless attacks share.
+const SHARED: &str = "shared";
+
 /// A server with one session, whose sandbox harmless attacks share.
 struct Shared {
     server: Child,
@@ -137,7 +175,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn start(place: Place) -> Self {
+    fn start(place: Place, environment: &Environment) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut server = Command::new(ringfence())
             .args([
@@ -149,7 +187,7 @@ impl Shared {
             ])
             .arg(folder.path().join("state"))
             .args(place.options())
-            .envs(place.environment())
+            .envs(environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -174,7 +212,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// The last server that stops ends its sessions.
+    /// The last server that stops ends its sessions; in a cluster they go with their namespace.
     fn drop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.server);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -214,6 +252,7 @@ pub struct Host {
     pub place: Place,
     folder: TempDir,
     program: PathBuf,
+    environment: Environment,
     shared: Option<Arc<Shared>>,
 }
 
@@ -241,6 +280,7 @@ impl Host {
             place,
             folder,
             program,
+            environment: Vec::new(),
             shared: None,
         };
         for name in ["home", "state", "cache"] {
@@ -279,7 +319,7 @@ impl Host {
             .env("HOME", self.path("home"))
             .env("RINGFENCE_STATE_DIR", self.path("state"))
             .env("RINGFENCE_CACHE_DIR", self.path("cache"))
-            .envs(self.place.environment())
+            .envs(self.environment.iter().cloned())
             .current_dir(self.folder.path())
             .stdin(Stdio::null());
         if self.place == Place::User && is_root() {
@@ -323,7 +363,7 @@ impl Host {
             let mut command = Command::new(&self.program);
             self.own(&mut command);
             let code = whole(probe, args);
-            command.args(["exec", "shared", "--url", &shared.url, "--"]);
+            command.args(["exec", SHARED, "--url", &shared.url, "--"]);
             command.args(["python3", "-c", &code]);
             return Answer::of(&finish(&mut command));
         }
@@ -358,23 +398,39 @@ impl Host {
         Answer::of(&finish(&mut command))
     }
 
-    /// Ids of sandboxes that are there now.
+    /// Ids of sandboxes that are there now, without the one that attacks share.
     pub fn sandboxes(&self) -> Vec<String> {
-        if self.place == Place::Docker {
-            let name = fs::read_to_string(self.path("state/.docker/.name")).unwrap_or_default();
-            let filter = format!("label=ringfence.state={name}");
-            let format = "{{.Label \"ringfence\"}}";
-            let mut docker = Command::new("docker");
-            docker.args(["ps", "-a", "--filter", &filter, "--format", format]);
-            let output = finish(&mut docker);
-            assert!(output.status.success(), "{output:?}");
-            let text = String::from_utf8_lossy(&output.stdout);
-            return text.lines().map(str::to_owned).collect();
-        }
-        let entries = fs::read_dir(self.path("state")).expect("read the state folder");
-        entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .collect()
+        let mut engine = match self.place {
+            Place::Root | Place::User => {
+                let entries = fs::read_dir(self.path("state")).expect("read the state folder");
+                let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+                return names.collect();
+            }
+            Place::Docker => {
+                let name = fs::read_to_string(self.path("state/.docker/.name")).unwrap_or_default();
+                let filter = format!("label=ringfence.state={name}");
+                let format = "{{.Label \"ringfence\"}}";
+                let mut docker = Command::new("docker");
+                docker.args(["ps", "-a", "--filter", &filter, "--format", format]);
+                docker
+            }
+            Place::Kubernetes => {
+                let namespace = self.environment.iter().find(|(name, _)| *name == NAMESPACE);
+                let (_, namespace) = namespace.expect("a namespace");
+                let ids = "jsonpath={range .items[*]}{.metadata.labels.ringfence\\.sandbox}{\"\\n\"}{end}";
+                let mut kubectl = Command::new("kubectl");
+                kubectl
+                    .args(["get", "pods", "--output", ids, "--namespace"])
+                    .arg(namespace);
+                kubectl
+            }
+        };
+        let output = finish(engine.envs(self.environment.iter().cloned()));
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        // Sessions begin so; what `run` makes does not.
+        let own = text.lines().filter(|id| !id.starts_with("sbx-"));
+        own.map(str::to_owned).collect()
     }
 }
 
@@ -571,7 +627,8 @@ pub fn wait_until_gone(text: &str) {
 /// Waits for a state, and fails if it does not come.
 #[track_caller]
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    // Only so that a wait for ever is a failure; a pod that is alone ends after a minute.
+    let deadline = Instant::now() + Duration::from_secs(150);
     while !holds() {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));

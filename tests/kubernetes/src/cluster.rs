@@ -2,6 +2,7 @@
 
 pub use ringfence_http_tests::{Outcome, Server, ringfence, until};
 
+use ringfence_tests::Environment;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -64,6 +65,15 @@ impl Namespace {
         Ok(Self(name))
     }
 
+    /// For programs that are to make their pods here, and reach them by address.
+    pub fn environment(&self) -> Outcome<Environment> {
+        Ok(vec![
+            ("KUBECONFIG", kubeconfig()?.into()),
+            ("RINGFENCE_KUBERNETES_NAMESPACE", self.0.clone().into()),
+            ("RINGFENCE_KUBERNETES_REACH", "address".into()),
+        ])
+    }
+
     /// `kubectl` in this namespace, which must succeed.
     pub fn kubectl(&self, args: &[&str]) -> Outcome<String> {
         kubectl_ok(&[&["--namespace", &self.0], args].concat())
@@ -79,6 +89,14 @@ impl Namespace {
     pub fn names(&self, kinds: &str) -> Outcome<Vec<String>> {
         let text = self.kubectl(&["get", kinds, "--output=name"])?;
         Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// The pod of a session, as the cluster names it.
+    pub fn pod_of(&self, session: &str) -> Outcome<String> {
+        let id = session.trim_start_matches("sbx_");
+        let pods = self.names("pods")?;
+        let found = pods.into_iter().find(|name| name.contains(id));
+        found.ok_or_else(|| format!("no pod for {session}").into())
     }
 
     /// Waits until nothing of a sandbox is left here.

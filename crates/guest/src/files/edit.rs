@@ -2,7 +2,7 @@
 
 use super::beneath::{GuestPath, Parents, Place, Root, fail, regular};
 use super::history::{History, Key, Past};
-use super::place::{Existing, Temp, dress};
+use super::place::{Existing, KEPT, Temp, dress};
 use super::text::{self, TEXT_LIMIT};
 use super::write::check_mode;
 use ringfence_proto::{Code, Edit, EditRequest, EditResult, Failure};
@@ -72,7 +72,7 @@ fn change(
         file.as_ref().map(|f| &f.bytes[..]),
         Some(new.as_bytes()),
     );
-    let mode = file.as_ref().map(|f| f.stat.st_mode & 0o7777);
+    let mode = file.as_ref().map(|f| f.stat.st_mode & KEPT);
     history.push(
         key,
         Past {

@@ -8,6 +8,10 @@ use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// What a file hands on of its permissions: nothing becomes setuid or setgid by us, also not in a
+/// folder whose own bit is handed down to what is made in it.
+pub(crate) const KEPT: u32 = 0o1777;
+
 /// What happens to a thing that is already there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Existing {
@@ -117,7 +121,7 @@ pub(crate) fn dress(file: impl AsFd, old: Option<&Stat>, mode: Option<u32>) -> R
         let (uid, gid) = (Uid::from_raw(old.st_uid), Gid::from_raw(old.st_gid));
         let _ = rustix::fs::fchown(&file, Some(uid), Some(gid));
     }
-    let mode = mode.or(old.map(|s| s.st_mode & 0o7777)).unwrap_or(0o644);
+    let mode = mode.or(old.map(|s| s.st_mode & KEPT)).unwrap_or(0o644);
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))
 }
 

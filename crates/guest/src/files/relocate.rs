@@ -3,7 +3,7 @@
 use super::Cancel;
 use super::beneath::{GuestPath, Parents, Place, Root, fail, regular};
 use super::list;
-use super::place::{Existing, Settled, Temp, dress, errno, settle};
+use super::place::{Existing, KEPT, Settled, Temp, dress, errno, settle};
 use super::remove;
 use super::tree::{Options, Tree};
 use super::write::check_mode;
@@ -202,7 +202,7 @@ fn copy_file(from: File, to: &File, cancel: &Cancel) -> Result<(), Errno> {
             return Err(Errno::CANCELED);
         }
     }
-    dress(to, None, Some(stat.st_mode & 0o7777))
+    dress(to, None, Some(stat.st_mode & KEPT))
 }
 
 fn copy_folder(root: &Root, pair: &Pair, cancel: &Cancel) -> Result<Temp, Failure> {
@@ -229,7 +229,7 @@ fn copy_folder(root: &Root, pair: &Pair, cancel: &Cancel) -> Result<Temp, Failur
         ..Options::default()
     };
     let mut tree = Tree::new(root, pair.what, &pair.from, options)?;
-    let mut modes = vec![(GuestPath::root(), pair.stat.st_mode & 0o7777)];
+    let mut modes = vec![(GuestPath::root(), pair.stat.st_mode & KEPT)];
     let mut own_prefix: Option<Vec<u8>> = None;
     while let Some(node) = tree.next(cancel)? {
         // The copy itself, when a race put it in what is copied.
@@ -249,7 +249,7 @@ fn copy_folder(root: &Root, pair: &Pair, cancel: &Cancel) -> Result<Temp, Failur
             FileType::Directory => {
                 rustix::fs::mkdirat(&place.dir, &place.name[..], Mode::from_raw_mode(0o700))
                     .map_err(fail)?;
-                modes.push((path, node.stat.st_mode & 0o7777));
+                modes.push((path, node.stat.st_mode & KEPT));
             }
             FileType::Symlink => {
                 let link = node.target.as_deref().unwrap_or(b".");

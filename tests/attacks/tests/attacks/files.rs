@@ -5,6 +5,17 @@ use std::os::unix::fs::PermissionsExt as _;
 
 const READ: &str = "judge(lambda: open(ARGS[0]).read())";
 
+/// A device node that can be used.
+const MAKE_NODE: &str = r#"
+import stat
+def make():
+    path = ARGS[0] + "/node"
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 11))
+    os.chmod(path, 0o666)
+    os.close(os.open(path, os.O_RDONLY))
+judge(make)
+"#;
+
 /// Those that root can open; a denial of the others would show nothing.
 fn reachable<'a>(host: &Host, probe: &str, wanted: &[&'a str]) -> Vec<&'a str> {
     let tried = host.outside(probe, wanted);
@@ -90,7 +101,7 @@ judge(read)
     }
 
     /// A link in the workspace means what it names inside.
-    fn link_out_of_the_workspace(host) {
+    fn link_out_of_the_workspace(host) not_on_pods "a pod has no folders of the host" {
         let probe = r#"
 judge_all(
     there=lambda: open(ARGS[0] + "/link").read(),
@@ -111,7 +122,7 @@ judge_all(
     }
 
     /// A second name, in the workspace, of a file that can only be read.
-    fn hard_link_into_the_workspace(host) {
+    fn hard_link_into_the_workspace(host) not_on_pods "a pod has no folders of the host" {
         let probe = r#"judge(lambda: os.link("/usr/bin/env", ARGS[0] + "/env"))"#;
         let folder = host.owned_folder("work");
         let at = folder.to_str().unwrap();
@@ -123,7 +134,7 @@ judge_all(
         assert!(!folder.join("env").exists());
     }
 
-    fn read_only_workspace(host) {
+    fn read_only_workspace(host) not_on_pods "a pod has no folders of the host" {
         let probe = r#"
 judge_all(
     write=lambda: open(ARGS[0] + "/new", "w"),
@@ -216,22 +227,16 @@ judge_all(**{f: (lambda f=f: every(f)) for f in ARGS})
     }
 
     fn device_node(host) {
-        let probe = r#"
-import stat
-def make():
-    path = ARGS[0] + "/node"
-    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 11))
-    os.chmod(path, 0o666)
-    os.close(os.open(path, os.O_RDONLY))
-judge(make)
-"#;
         let folder = host.owned_folder("work");
-        host.outside(probe, &[folder.to_str().unwrap()]).reached();
-        host.inside(&[], probe, &["/tmp"]).denied(&["EPERM", "EACCES"]);
-        std::fs::remove_file(folder.join("node")).unwrap();
-        // A node that is there already, in a folder of the host.
+        host.outside(MAKE_NODE, &[folder.to_str().unwrap()]).reached();
+        host.inside(&[], MAKE_NODE, &["/tmp"]).denied(&["EPERM", "EACCES"]);
+    }
+
+    /// A node that is there already, in a folder of the host.
+    fn device_node_of_the_host(host) not_on_pods "a pod has no folders of the host" {
+        let folder = host.owned_folder("work");
         let read = r#"judge(lambda: os.close(os.open(ARGS[0] + "/node", os.O_RDONLY)))"#;
-        host.outside(probe, &[folder.to_str().unwrap()]).reached();
+        host.outside(MAKE_NODE, &[folder.to_str().unwrap()]).reached();
         host.outside(read, &[folder.to_str().unwrap()]).reached();
         let option = format!("{}:rw", folder.display());
         host.inside(&["--workspace", &option], read, &["/workspace"]).denied(&["EACCES", "EPERM"]);
@@ -252,7 +257,7 @@ judge(addresses)
     }
 
     /// A program that is root's and setuid, in a folder that is mounted.
-    fn setuid_program(host) {
+    fn setuid_program(host) not_on_pods "a pod has no folders of the host" {
         let probe = r#"
 def run():
     user = subprocess.run([ARGS[0], "-u"], capture_output=True, text=True).stdout.strip()
@@ -272,7 +277,7 @@ judge(run)
     }
 
     /// A setuid program of the folder's owner, left behind on the host for others to run.
-    fn setuid_left_behind(host) {
+    fn setuid_left_behind(host) not_on_pods "a pod has no folders of the host" {
         let probe = r#"
 import stat
 at = ARGS[0]
@@ -321,7 +326,7 @@ judge_all(setuid=lambda: changed("/setuid", 0o4755), setgid=lambda: changed("/se
         }
     }
 
-    fn file_capabilities(host) {
+    fn file_capabilities(host) not_on_pods "a pod has no folders of the host" {
         let probe = r#"
 def give():
     path = ARGS[0] + "/program"

@@ -2,6 +2,19 @@
 
 use ringfence_tests::{Place, attacks, script};
 
+/// A file of 32 MiB, in three folders.
+const FILL: &str = r#"
+def fill(folder):
+    path = folder + "/big"
+    try:
+        with open(path, "wb") as f:
+            for _ in range(32):
+                f.write(bytes(1 << 20))
+    finally:
+        os.unlink(path)
+judge_all(**{k: (lambda f=f: fill(f)) for k, f in zip(("workspace", "tmp", "shm"), ARGS)})
+"#;
+
 attacks! {
     /// Terminals count against one number for the whole machine.
     fn terminals(host) native_only "an engine mounts terminals without a maximum" {
@@ -15,7 +28,7 @@ judge(many)
         host.inside(&[], probe, &[]).denied(&["ENOSPC"]);
     }
 
-    fn fork_bomb(host) {
+    fn fork_bomb(host) not_on_pods "the number of processes is the kubelet's; `kubernetes::pods` tries it" {
         let probe = r#"
 def bomb():
     children = []
@@ -65,31 +78,22 @@ judge(bomb)
         beside.wait_for_line("alive");
     }
 
-    fn fill_the_disk(host) {
-        let probe = r#"
-def fill(folder):
-    path = folder + "/big"
-    try:
-        with open(path, "wb") as f:
-            for _ in range(32):
-                f.write(bytes(1 << 20))
-    finally:
-        os.unlink(path)
-judge_all(**{k: (lambda f=f: fill(f)) for k, f in zip(("workspace", "tmp", "shm"), ARGS)})
-"#;
-        let folder = host.owned_folder("work");
-        let at = folder.to_str().unwrap();
-        let control = host.outside(probe, &[at, at, at]);
+    fn fill_the_disk(host) not_on_pods "before Kubernetes 1.22 a volume in memory has no size" {
+        let control = host.outside(FILL, &[host.path("").to_str().unwrap(); 3]);
         let options = ["--workspace-size", "16m", "--tmp-size", "16m"];
-        host.inside(&options, probe, &["/workspace", "/tmp", "/dev/shm"])
+        host.inside(&options, FILL, &["/workspace", "/tmp", "/dev/shm"])
             .all_denied(control.all_reached(), &["ENOSPC"]);
+    }
+
+    fn one_large_file(host) {
+        let control = host.outside(FILL, &[host.path("").to_str().unwrap(); 3]);
         let options = ["--file-size", "16m"];
-        host.inside(&options, probe, &["/workspace", "/tmp", "/dev/shm"])
-            .all_denied(&control, &["EFBIG"]);
+        host.inside(&options, FILL, &["/workspace", "/tmp", "/dev/shm"])
+            .all_denied(control.all_reached(), &["EFBIG"]);
     }
 
     /// Far more files than any work needs, each empty: sizes alone don't hold that.
-    fn a_million_files(host) {
+    fn a_million_files(host) not_on_pods "a volume in memory has no limit of files" {
         let probe = r#"
 def fill():
     made = 0

@@ -2,7 +2,7 @@
 
 use super::sweep::maker;
 use super::{GUEST, GUEST_FOLDER, LABEL, PLAN_LABEL, SECRET_LABEL, STATE_LABEL, WORK_LABEL};
-use crate::container::{ContainerPlan, Defaults, Gpus, Protocol};
+use crate::container::{ContainerPlan, Defaults, FILTERED, Gpus, Protocol};
 use crate::plan::{Lifetime, Plan};
 use crate::spec::{Access, Workspace};
 use bollard::models::{
@@ -18,9 +18,6 @@ const ORDINARY: &str = "1000:1000";
 
 /// Most files of a file system in memory.
 const MEMORY_FILES: u64 = 200_000;
-
-/// The guest's word for: under the filter of native sandboxes.
-const FILTERED: &str = "filtered";
 
 /// The guest serves many at once; what it starts gets the plan's own limit.
 const GUEST_FILES: u64 = 4096;
@@ -124,16 +121,6 @@ pub(super) fn mount_guest(body: &mut ContainerCreateBody, volume: &str) {
     }
 }
 
-/// Whether the guest puts itself and all it starts under the filter of native sandboxes. Who asks
-/// for rights that go with system calls gets what the engine allows.
-fn is_filtered(container: &ContainerPlan) -> bool {
-    container.defaults == Defaults::Tight
-        && container.cap_add.is_empty()
-        && container.seccomp.is_none()
-        && container.no_new_privileges
-        && !container.privileged
-}
-
 /// Words of the guest's command line that do not depend on how it is started.
 pub(super) fn arguments(plan: &Plan, container: &ContainerPlan) -> Vec<String> {
     let mut words = vec![
@@ -164,7 +151,7 @@ pub(super) fn body(
 ) -> ContainerCreateBody {
     let user = user(plan, container, image);
     let mut command = arguments(plan, container);
-    if is_filtered(container) {
+    if container.is_filtered() {
         command.insert(0, FILTERED.to_owned());
     }
     command.extend(["--door".to_owned(), plan.id.to_string()]);

@@ -4,7 +4,7 @@ use super::{
     CONTAINER, Config, GUEST, GUEST_FOLDER, GUEST_IN_IMAGE, LABEL, NODES_GONE, PLAN_NOTE, PORT,
     SANDBOX_LABEL, SECRET_NOTE,
 };
-use crate::container::{ClusterSpec, ContainerPlan, Defaults, Pull};
+use crate::container::{ClusterSpec, ContainerPlan, Defaults, FILTERED, LIMITED, Pull};
 use crate::plan::{Lifetime, Plan};
 use crate::size::Size;
 use crate::spec::{Access, Workspace};
@@ -379,7 +379,14 @@ fn arguments(
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    let mut words = vec![
+    let mut words = Vec::new();
+    if container.defaults == Defaults::Tight {
+        words.push(LIMITED.to_owned());
+    }
+    if container.is_filtered() {
+        words.push(FILTERED.to_owned());
+    }
+    words.extend([
         "--id".to_owned(),
         name.to_owned(),
         DOOR.to_owned(),
@@ -390,7 +397,7 @@ fn arguments(
         container.workdir.display().to_string(),
         "--memory-limit".to_owned(),
         plan.limits.memory.0.to_string(),
-    ];
+    ]);
     if container.network != "host" {
         words.extend(["--door-port".to_owned(), PORT.to_string()]);
     }

@@ -4,7 +4,7 @@ use crate::backend::native::workspace;
 use crate::interpreter::Interpreter;
 use crate::plan::{Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
-use ringfence_jail::{Access as JailAccess, Cgroup, Item, Mount, Owner, Resource, Rlimit};
+use ringfence_jail::{Access as JailAccess, Cgroup, Item, LIMITS, Mount, Owner, Resource, Rlimit};
 use ringfence_proto::Failure;
 use std::ffi::OsString;
 use std::fs;
@@ -273,50 +273,16 @@ pub(super) fn rlimits(plan: &Plan, cgroup: Option<&Cgroup>) -> Vec<Rlimit> {
     /// The guest serves many at once; what it starts gets the plan's own limit.
     const GUEST_FILES: u64 = 4096;
     let limited = |controller: &str| cgroup.is_some_and(|c| c.hierarchy.has(controller));
-    let mut all = vec![
-        // Not 0: a core pattern that is a program, run by root outside, gets the core of a process
-        // with that limit, and of one with the limit 1 it does not.
-        Rlimit {
-            resource: Resource::Core,
-            value: 1,
-        },
-        Rlimit {
-            resource: Resource::FileSize,
-            value: plan.limits.file_size.0,
-        },
-        Rlimit {
-            resource: Resource::OpenFiles,
-            value: plan.limits.open_files.max(GUEST_FILES),
-        },
-        Rlimit {
-            resource: Resource::LockedMemory,
-            value: 64 << 10,
-        },
-        Rlimit {
-            resource: Resource::MessageQueues,
-            value: 800 << 10,
-        },
-        // What whoever started us may have is not for the code.
-        Rlimit {
-            resource: Resource::RealTimePriority,
-            value: 0,
-        },
-        Rlimit {
-            resource: Resource::Nice,
-            value: 0,
-        },
-    ];
+    let mut all = LIMITS.to_vec();
+    all.extend([
+        Rlimit::of(Resource::FileSize, plan.limits.file_size.0),
+        Rlimit::of(Resource::OpenFiles, plan.limits.open_files.max(GUEST_FILES)),
+    ]);
     if !limited("pids") {
-        all.push(Rlimit {
-            resource: Resource::Processes,
-            value: plan.limits.pids,
-        });
+        all.push(Rlimit::of(Resource::Processes, plan.limits.pids));
     }
     if !limited("memory") {
-        all.push(Rlimit {
-            resource: Resource::Data,
-            value: plan.limits.memory.0,
-        });
+        all.push(Rlimit::of(Resource::Data, plan.limits.memory.0));
     }
     all
 }
