@@ -424,7 +424,10 @@ async fn serve(
         () = unused => Ok(()),
         () = alone => Ok(()),
     };
-    guest.kill_everything().await;
+    // With an init the kernel ends all that is left, before any of it is told to have been killed.
+    if !rustix::process::getpid().is_init() {
+        guest.kill_everything().await;
+    }
     ended
 }
 

@@ -337,6 +337,9 @@ impl Follower {
 
     fn fail(&mut self, problem: Problem) {
         let (_, body) = problem.into_parts();
+        if let Some(certificate) = &body.certificate {
+            self.push("certificate", certificate);
+        }
         self.push("failure", &body);
     }
 }

@@ -107,10 +107,11 @@ impl App {
 
 /// What to tell about a failure while something ran in a session.
 pub(crate) fn broken(app: &App, session: &Arc<Session>, failure: Failure) -> Problem {
-    if !session.is_closing() {
-        return failure.into();
-    }
-    app.lost(session, ended(session, failure))
+    let failure = match session.is_closing() {
+        true => ended(session, failure),
+        false => failure,
+    };
+    app.lost(session, failure)
 }
 
 /// A failure that came of the session's end says so.

@@ -235,10 +235,11 @@ impl App {
     /// What to tell about a failure of the way to a session: where it turns out to be gone, it is
     /// taken off the list.
     pub(crate) fn lost(&self, session: &Arc<Session>, failure: Failure) -> Problem {
-        if session.is_closing() {
+        let epitaph = session.epitaph();
+        if session.is_closing() || epitaph.is_some() && !session.is_durable() {
             self.sessions.forget(session);
         }
-        match session.epitaph() {
+        match epitaph {
             Some(certificate) => Problem::ended(failure, certificate),
             None => failure.into(),
         }
