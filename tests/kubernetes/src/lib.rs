@@ -2,3 +2,4 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod gate;

@@ -228,9 +228,13 @@ impl Sessions {
                 false => Ok(Arc::clone(session)),
             };
         }
-        let info = self.backend.find(&id.sandbox()).await;
-        // One that is being made right now has nothing to read yet.
-        let found = info.ok().flatten();
+        let found = match self.backend.find(&id.sandbox()).await {
+            Ok(found) => found,
+            // Nobody knows whether it is there.
+            Err(failure) if failure.code == Code::Unavailable => return Err(failure),
+            // One that is being made right now has nothing to read yet.
+            Err(_) => None,
+        };
         match found.and_then(|info| Session::of(info, &self.backend)) {
             Some(session) => Ok(self.adopt(session)),
             None => Err(unknown(id)),

@@ -92,18 +92,6 @@ impl Kubernetes {
         }
     }
 
-    /// Gives up a claim that was made for a pod that did not come about.
-    pub(super) async fn unclaim(
-        &self,
-        claimed: Option<Claimed>,
-        id: &SandboxId,
-    ) -> Result<(), Failure> {
-        match claimed.is_some_and(|claimed| claimed.made) {
-            true => self.remove_volume(id).await,
-            false => Ok(()),
-        }
-    }
-
     pub(super) async fn mark_volume(
         &self,
         id: &SandboxId,

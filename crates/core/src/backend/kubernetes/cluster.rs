@@ -6,13 +6,16 @@ use kube::{Client, Error};
 use ringfence_proto::{Code, Failure};
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 /// How long the API server may take to take a connection, and to answer.
 const CONNECTING: Duration = Duration::from_secs(5);
 /// How long a request is tried again that an API server could not take.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long each try may take: on a connection that is dead nothing ever comes.
+const ANSWER: Duration = Duration::from_secs(10);
 /// The first pause between two tries, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -131,27 +134,20 @@ fn number(text: &str) -> u32 {
 
 /// Does a request until the API server has taken it: one that is throttled, that conflicts with
 /// another, or for which no API server is there, is tried again with growing pauses.
-pub(super) async fn persist<T, F>(attempt: impl FnMut() -> F) -> Result<T, Error>
-where
-    F: Future<Output = Result<T, Error>>,
-{
-    persist_for(PATIENCE, attempt).await
-}
-
-async fn persist_for<T, F>(patience: Duration, mut attempt: impl FnMut() -> F) -> Result<T, Error>
+pub(super) async fn persist<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
     let begun = Instant::now();
     let mut pause = PAUSE;
     loop {
-        let error = match tokio::time::timeout(PATIENCE, attempt()).await {
+        let error = match tokio::time::timeout(ANSWER, attempt()).await {
             Ok(Ok(done)) => return Ok(done),
             Ok(Err(error)) => error,
             Err(_) => Error::Service("the API server does not answer".into()),
         };
         let wait = asked_wait(&error).unwrap_or(pause);
-        if !is_passing(&error) || begun.elapsed() + wait > patience {
+        if !is_passing(&error) || begun.elapsed() + wait > PATIENCE {
             return Err(error);
         }
         tokio::time::sleep(wait).await;
@@ -272,11 +268,36 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_tried_for_ever() {
-        let done = persist(|| async { Err::<(), _>(refusal(503, "away")) }).await;
-        assert_eq!(
-            failed("cannot list", done.unwrap_err()).code,
-            Code::Unavailable
-        );
+        let refused = persist(|| async { Err::<(), _>(refusal(503, "away")) }).await;
+        let silent = persist(std::future::pending::<Result<(), Error>>).await;
+        for done in [refused, silent] {
+            let failure = failed("cannot list", done.unwrap_err());
+            assert_eq!(failure.code, Code::Unavailable);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_or_are_what_the_api_server_asks_for() {
+        let pauses = async |asked: u32| {
+            let tries = std::sync::Mutex::new(Vec::new());
+            let done = persist(|| async {
+                tries.lock().unwrap().push(Instant::now());
+                let mut status = Status::failure("slow down", "");
+                status.code = 429;
+                let details = serde_json::json!({"retryAfterSeconds": asked});
+                status.details = serde_json::from_value(details).unwrap();
+                Err::<(), _>(Error::Api(Box::new(status)))
+            });
+            assert!(done.await.is_err());
+            let tries = tries.into_inner().unwrap();
+            let pauses = tries.windows(2).map(|pair| pair[1] - pair[0]);
+            pauses.collect::<Vec<_>>()
+        };
+        let own = pauses(0).await;
+        assert!(own.len() > 5 && own.is_sorted(), "{own:?}");
+        assert_eq!(own.last(), Some(&LONGEST_PAUSE));
+        let asked = pauses(4).await;
+        assert_eq!(asked, [Duration::from_secs(4); 3]);
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub(super) const NO_GUEST: &str =
     "the image has no guest: the setting `kubernetes.guest_image` names one that brings it";
 const AGAIN: &str = "create the session again";
 
+/// The exit code of what was killed by SIGKILL.
+const KILLED: i32 = 137;
+
 pub(super) fn fate(pod: &Pod) -> Fate {
     if pod.metadata.deletion_timestamp.is_some() {
         return Fate::Ended(Box::new(deleted(pod)));
@@ -67,10 +70,10 @@ fn own(status: &PodStatus) -> Option<&ContainerStatus> {
 }
 
 fn unschedulable(status: &PodStatus) -> Option<String> {
-    let mut conditions = status.conditions.iter().flatten();
-    let scheduled = conditions.find(|condition| condition.type_ == "PodScheduled")?;
-    (scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable"))
-        .then(|| scheduled.message.clone().unwrap_or_default())
+    match condition(status, "PodScheduled", "False")? {
+        (Some("Unschedulable"), said) => Some(said.to_owned()),
+        _ => None,
+    }
 }
 
 fn refused(status: &PodStatus) -> Option<Failure> {
@@ -137,13 +140,14 @@ fn ended(pod: &Pod, status: &PodStatus) -> Certificate {
     let code = terminated.exit_code;
     let words = first_line(terminated.message.as_deref().unwrap_or_default());
     let mut certificate = match reason {
-        "OOMKilled" => {
+        // Runtimes say so too of one that ended in another way, after a process of it was killed.
+        "OOMKilled" if code == KILLED => {
             let mut certificate = certificate(Cause::Memory, reason, words);
             certificate.limit = memory_limit(pod);
             certificate.next = "ask for more memory, or use less".to_owned();
             certificate
         }
-        "Completed" => certificate(Cause::Exited, reason, words),
+        _ if code == 0 => certificate(Cause::Exited, reason, words),
         _ => certificate(
             Cause::Killed,
             reason,
@@ -164,11 +168,45 @@ fn memory_limit(pod: &Pod) -> Option<String> {
 
 /// Somebody else than us removes, or removed, a pod.
 pub(super) fn deleted(pod: &Pod) -> Certificate {
+    let lost = |reason: &str, said: &str| certificate(Cause::BackendLost, reason, said);
     let status = pod.status.as_ref();
-    match status.filter(|status| status.reason.is_some()) {
-        Some(status) => ended(pod, status),
-        None => certificate(Cause::BackendLost, "Deleted", "somebody else deleted it"),
+    if let Some(status) = status.filter(|status| status.reason.is_some()) {
+        return ended(pod, status);
     }
+    // Newer clusters say who had it deleted: an eviction, a preemption, a node that is lost.
+    let disrupted = status.and_then(|status| condition(status, "DisruptionTarget", "True"));
+    if let Some((reason, said)) = disrupted {
+        return lost(reason.unwrap_or("Disrupted"), said);
+    }
+    match status.and_then(unready) {
+        Some((reason, said)) => lost(reason, said),
+        None => lost("Deleted", "somebody else deleted it"),
+    }
+}
+
+/// Nothing looks whether a sandbox is ready, so that one that runs is not means that its node does
+/// not answer.
+fn unready(status: &PodStatus) -> Option<(&str, &str)> {
+    own(status)?.state.as_ref()?.running.as_ref()?;
+    let (reason, said) = condition(status, "Ready", "False")?;
+    let said = if said.is_empty() {
+        "its node does not answer"
+    } else {
+        said
+    };
+    Some((reason.unwrap_or("NodeNotReady"), said))
+}
+
+/// Reason and message of a condition that has this status.
+fn condition<'a>(
+    status: &'a PodStatus,
+    kind: &str,
+    value: &str,
+) -> Option<(Option<&'a str>, &'a str)> {
+    let mut all = status.conditions.iter().flatten();
+    let found = all.find(|one| one.type_ == kind && one.status == value)?;
+    let said = first_line(found.message.as_deref().unwrap_or_default());
+    Some((found.reason.as_deref(), said))
 }
 
 fn certificate(cause: Cause, reason: &str, said: &str) -> Certificate {
@@ -225,6 +263,16 @@ mod tests {
                 Cause::Killed,
                 "137",
             ),
+            (
+                json!({"phase": "Failed", "containerStatuses": [{"name": "sandbox", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 1, "reason": "OOMKilled"}}}]}),
+                Cause::Killed,
+                "exit status 1",
+            ),
+            (
+                json!({"phase": "Succeeded", "containerStatuses": [{"name": "sandbox", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 0, "reason": "OOMKilled"}}}]}),
+                Cause::Exited,
+                "OOMKilled",
+            ),
         ] {
             match of(status.clone()) {
                 Fate::Ended(certificate) => {
@@ -233,6 +281,37 @@ mod tests {
                     assert!(!certificate.survived.files);
                 }
                 other => panic!("{status}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn who_had_a_pod_deleted_is_told() {
+        let running = json!([{"name": "sandbox", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}}]);
+        for (conditions, word) in [
+            (
+                json!([{"type": "Ready", "status": "True"}]),
+                "somebody else",
+            ),
+            (
+                json!([{"type": "Ready", "status": "False"}]),
+                "NodeNotReady",
+            ),
+            (
+                json!([{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "Taint manager: deleting"}]),
+                "DeletionByTaintManager: Taint manager",
+            ),
+        ] {
+            let pod = json!({
+                "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+                "status": {"phase": "Running", "conditions": conditions, "containerStatuses": running},
+            });
+            match fate(&serde_json::from_value(pod).unwrap()) {
+                Fate::Ended(certificate) => {
+                    assert_eq!(certificate.cause, Cause::BackendLost);
+                    assert!(certificate.message.contains(word), "{certificate}");
+                }
+                other => panic!("{word}: {other:?}"),
             }
         }
     }

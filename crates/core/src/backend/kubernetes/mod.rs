@@ -12,6 +12,7 @@ mod look;
 mod pod;
 mod pool;
 mod reach;
+mod removal;
 mod sweep;
 mod watch;
 
@@ -30,10 +31,11 @@ use async_trait::async_trait;
 use cluster::{Cluster, Reached, failed, persist, status};
 use fate::{Fate, fate};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use pod::Purpose;
 use pool::Pool;
+use removal::{Condemned, Doomed, Extent};
 use ringfence_proto::{Certificate, Code, Failure, SECRET_LENGTH};
 use serde::Serialize;
 use serde_json::json;
@@ -71,9 +73,8 @@ const NOTES_NOTE: &str = "ringfence.notes";
 const STARTING: Duration = Duration::from_secs(300);
 /// How long a node may be silent until its pods are given up.
 const NODES_GONE: Duration = Duration::from_secs(10);
-/// How long others may take to let go of a pod that is being removed.
-const LETTING_GO: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long nothing may be heard of a pod that is to start until the API server is asked.
+const HEARD: Duration = Duration::from_secs(5);
 
 /// What sandboxes are to the cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -136,6 +137,7 @@ pub struct Kubernetes {
     cluster: Cluster,
     watch: OnceCell<Watch>,
     pool: Pool,
+    condemned: Condemned,
     /// Names this server.
     maker: String,
     /// When objects of agent-sandbox were last looked through.
@@ -195,6 +197,11 @@ fn notes_of(annotations: &BTreeMap<String, String>) -> Notes {
         .unwrap_or_default()
 }
 
+/// Its removal has begun. That may take for ever: others hold it, or its node is gone.
+fn is_going(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
 fn address_of(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.pod_ip.as_deref()
 }
@@ -208,8 +215,11 @@ fn guest_of(pod: &Pod) -> Option<(&str, &str)> {
     Some((own.command.as_ref()?.first()?, words.next()?))
 }
 
-/// A sandbox as its pod says; none while it is being made.
+/// A sandbox as its pod says; none while it is being made or removed.
 fn info(pod: &Pod) -> Option<SandboxInfo> {
+    if is_going(pod) {
+        return None;
+    }
     let state = match fate(pod) {
         Fate::Coming | Fate::Unschedulable(_) | Fate::Refused(_) => return None,
         Fate::Running => SandboxState::Running,
@@ -238,6 +248,7 @@ impl Kubernetes {
             config,
             watch: OnceCell::new(),
             pool: Pool::default(),
+            condemned: Condemned::default(),
             maker,
             swept: Mutex::new(None),
             me: Weak::clone(me),
@@ -296,15 +307,13 @@ impl Kubernetes {
             pod.annotations_mut().insert(NOTES_NOTE.to_owned(), notes);
         }
         watch.begin(id.as_str());
-        match self.post(watch, &pod, &name, &secret).await {
-            Ok(true) => {}
-            Ok(false) => return Err(exists(id)),
-            Err(failure) => {
-                self.unclaim(claimed, id).await?;
-                return Err(failure);
-            }
+        let posted = self.post(watch, &pod, &name, &secret).await;
+        if let Ok(false) = posted {
+            return Err(exists(id));
         }
         let started = async {
+            // Where this fails, the API server may have made it and not said so.
+            posted?;
             // Another server may have given a pod that was ready.
             if plan.lifetime == Lifetime::Kept && self.is_claimed(id).await? {
                 return Err(exists(id));
@@ -322,8 +331,16 @@ impl Kubernetes {
                 info(&pod).ok_or_else(|| unknown(id))
             }
             Err(failure) => {
-                self.remove_pod(&name).await?;
-                self.unclaim(claimed, id).await?;
+                let extent = match claimed.is_some_and(|claimed| claimed.made) {
+                    true => Extent::Whole,
+                    false => Extent::Pod,
+                };
+                let doomed = Doomed {
+                    name,
+                    secret,
+                    extent,
+                };
+                self.discard(id, doomed, &failure).await;
                 Err(failure)
             }
         }
@@ -379,7 +396,7 @@ impl Kubernetes {
                 Some(fate) => Some(Ok(fate)),
                 None => Some(Err(())),
             };
-            let seen = tokio::time::timeout(left, watch.until(name, look)).await;
+            let seen = tokio::time::timeout(left.min(HEARD), watch.until(name, look)).await;
             match seen {
                 Ok(Ok(Fate::Running)) => {
                     if let Some(pod) = watch.pod(name) {
@@ -402,6 +419,8 @@ impl Kubernetes {
                     let message = format!("pod {name} was deleted before it began");
                     return Err(Failure::new(Code::Unavailable, message));
                 }
+                // What is silent may be the API server, or the way to it.
+                Err(_) if left > HEARD => self.look(watch, name).await?,
                 Err(_) => {
                     return Err(match without_node {
                         Some((_, why)) => {
@@ -419,6 +438,14 @@ impl Kubernetes {
                 }
             }
         }
+    }
+
+    /// Asks for a pod that the watch says nothing of.
+    async fn look(&self, watch: &Watch, name: &str) -> Result<(), Failure> {
+        let pods = self.pods().await?;
+        let found = persist(|| pods.get(name)).await;
+        watch.put(found.map_err(|e| failed(format!("cannot look at pod {name}"), e))?);
+        Ok(())
     }
 
     /// The pod of a sandbox as this server knows it.
@@ -453,66 +480,6 @@ impl Kubernetes {
         let listed = persist(|| pods.list(&parameters)).await;
         let listed = listed.map_err(|e| failed("cannot list pods", e))?;
         Ok(listed.items)
-    }
-
-    /// Removes a pod with certainty. Others may hold it by a finalizer; they have a while to let
-    /// go.
-    async fn remove_pod(&self, name: &str) -> Result<(), Failure> {
-        let pods = self.pods().await?;
-        let what = || format!("cannot remove pod {name}");
-        let parameters = DeleteParams {
-            grace_period_seconds: Some(0),
-            ..DeleteParams::default()
-        };
-        let watch = self.watch().await?;
-        let known = watch.removing(name);
-        let removing = async {
-            if self.is_agent() {
-                self.remove_owners(name).await?;
-            }
-            match persist(|| pods.delete(name, &parameters)).await {
-                Ok(removed) => Ok(removed.left()),
-                Err(error) if status(&error) == Some(404) => Ok(None),
-                Err(error) => Err(failed(what(), error)),
-            }
-        };
-        let removed = match removing.await {
-            Ok(removed) => removed,
-            Err(failure) => {
-                if let Some(uid) = known {
-                    watch.not_removed(&uid);
-                }
-                return Err(failure);
-            }
-        };
-        let uid = removed.as_ref().and_then(|pod| pod.uid()).or(known);
-        let uid = uid.unwrap_or_default();
-        if removed.is_some_and(|pod| !pod.finalizers().is_empty()) {
-            self.wait_out(&pods, name, &uid).await?;
-        }
-        watch.removed(name, &uid);
-        Ok(())
-    }
-
-    async fn wait_out(&self, pods: &Api<Pod>, name: &str, uid: &str) -> Result<(), Failure> {
-        let what = || format!("cannot remove pod {name}");
-        let begun = Instant::now();
-        while begun.elapsed() < LETTING_GO {
-            let found = persist(|| pods.get_opt(name)).await;
-            let found = found.map_err(|e| failed(what(), e))?;
-            if found.is_none_or(|pod| pod.uid().as_deref() != Some(uid)) {
-                return Ok(());
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-        let patch = json!({"metadata": {"uid": uid, "finalizers": null}});
-        let patch = Patch::Merge(&patch);
-        let parameters = PatchParams::default();
-        match persist(|| pods.patch(name, &parameters, &patch)).await {
-            Ok(_) => Ok(()),
-            Err(error) if matches!(status(&error), Some(404 | 409)) => Ok(()),
-            Err(error) => Err(failed(what(), error)),
-        }
     }
 
     /// Changes annotations of a pod, and takes over what it is then.
@@ -574,7 +541,7 @@ impl Backend for Kubernetes {
                 (Control::Isolation, sandbox("a pod of the cluster")),
                 (
                     Control::SystemCalls,
-                    sandbox("the runtime's seccomp profile, no new privileges, no capabilities"),
+                    sandbox("our filter and the runtime's, no new privileges, no capabilities"),
                 ),
                 (Control::Landlock, none("not used in pods")),
                 (Control::Network, network),
@@ -593,6 +560,9 @@ impl Backend for Kubernetes {
     }
 
     async fn create(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        if self.condemned.holds(&plan.id) {
+            return Err(exists(&plan.id));
+        }
         match self.claim(plan).await? {
             Some(claimed) => Ok(claimed),
             None => self.make(plan).await,
@@ -600,6 +570,9 @@ impl Backend for Kubernetes {
     }
 
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
+        if self.condemned.holds(id) {
+            return Err(unknown(id));
+        }
         let pod = self.pod_of(id).await?.ok_or_else(|| unknown(id))?;
         match fate(&pod) {
             Fate::Running => {}
@@ -627,22 +600,11 @@ impl Backend for Kubernetes {
         }
         // Who is killed between the two has left one that runs, which counts more.
         self.mark_volume(id, true, Some(&found.notes)).await?;
-        self.remove_pod(&pod_name(id)).await
+        self.remove_pod(&pod_name(id), None).await
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
-        let pod = self.pod_of(id).await?;
-        // One that is only just being made somewhere else has its name, if nothing else.
-        let own = pod_name(id);
-        if self.is_agent() {
-            self.remove_claim(id).await?;
-        }
-        let name = pod.map_or_else(|| own.clone(), |pod| pod.name_any());
-        self.remove_pod(&name).await?;
-        if name != own && !self.is_agent() {
-            self.release(id).await?;
-        }
-        self.remove_volume(id).await
+        self.remove(id).await
     }
 
     async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
@@ -670,9 +632,11 @@ impl Backend for Kubernetes {
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
         let watch = self.watch().await?;
         watch.complete().await?;
-        let pods = watch.all();
+        let mut pods = watch.all();
+        pods.retain(|pod| !is_going(pod));
         let mut all: Vec<_> = pods.iter().filter_map(|pod| info(pod)).collect();
         all.extend(self.without_pod(&pods).await?);
+        all.retain(|info| !self.condemned.holds(info.id()));
         Ok(all)
     }
 
@@ -684,8 +648,11 @@ impl Backend for Kubernetes {
     }
 
     async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
-        match self.pod_of(id).await? {
-            Some(pod) => Ok(info(&pod)),
+        if self.condemned.holds(id) {
+            return Ok(None);
+        }
+        match self.pod_of(id).await?.as_deref().and_then(info) {
+            Some(info) => Ok(Some(info)),
             None => self.find_volume(id).await,
         }
     }
@@ -701,6 +668,7 @@ impl Backend for Kubernetes {
     }
 
     async fn close(&self) -> Result<(), Failure> {
+        self.remove_condemned().await;
         self.drain().await
     }
 

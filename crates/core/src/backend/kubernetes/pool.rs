@@ -8,6 +8,7 @@ use super::cluster::{failed, persist, status};
 use super::fate::{Fate, fate};
 use super::pod::{self, Purpose};
 use super::reach::Mortal;
+use super::removal::{Doomed, Extent};
 use super::watch::Watch;
 use super::{
     Kubernetes, LABEL, MAKER_LABEL, PLAN_NOTE, POOL, SANDBOX_LABEL, SECRET_NOTE, SHAPE_LABEL,
@@ -127,8 +128,12 @@ impl Kubernetes {
                 return Ok(None);
             }
             Err(error) => {
-                self.release(id).await?;
-                return Err(failed(format!("cannot claim a pod for {id}"), error));
+                // It may be claimed by now, and nobody would know.
+                let failure = failed(format!("cannot claim a pod for {id}"), error);
+                if let Some(doomed) = Doomed::of(pod) {
+                    self.discard(id, doomed, &failure).await;
+                }
+                return Err(failure);
             }
         }
         Ok(self.known(watch, id).and_then(|pod| info(&pod)))
@@ -284,10 +289,10 @@ impl Kubernetes {
             maker: &self.maker,
         };
         let pod = pod::pod(&self.config, &plan, &name, &secret, None, &purpose)?;
-        if !self.post(watch, &pod, &name, &secret).await? {
-            return Err(exists(&plan.id));
-        }
         let warm = async {
+            if !self.post(watch, &pod, &name, &secret).await? {
+                return Err(exists(&plan.id));
+            }
             let pod = self.started(watch, &name).await?;
             let guest = GuestClient::connect(self.open(&pod, &plan).await?).await?;
             match guest.start_kernel(MAIN, &KernelRequest::default()).await {
@@ -302,11 +307,16 @@ impl Kubernetes {
             Ok(())
         };
         let warmed: Result<(), Failure> = warm.await;
-        if let Err(failure) = warmed {
-            self.remove_pod(&name).await?;
-            return Err(failure);
+        if let Err(failure) = &warmed {
+            let extent = Extent::Pod;
+            let doomed = Doomed {
+                name,
+                secret,
+                extent,
+            };
+            self.discard(&plan.id, doomed, failure).await;
         }
-        Ok(())
+        warmed
     }
 
     /// A connection that was made when its pod was parked.
@@ -358,7 +368,7 @@ impl Kubernetes {
         }
         let mine = format!("{LABEL}={POOL},{MAKER_LABEL}={}", self.maker);
         for pod in self.labelled(&mine).await? {
-            self.remove_pod(&pod.name_any()).await?;
+            self.remove_pod(&pod.name_any(), None).await?;
         }
         Ok(())
     }

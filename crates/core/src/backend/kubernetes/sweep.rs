@@ -23,8 +23,16 @@ pub struct Swept {
     pub objects: Vec<String>,
 }
 
+/// Longer than a node takes to end a pod that is deleted: then its node is gone, and nobody else
+/// says that it has ended.
+const ENDING: Duration = Duration::from_secs(10);
+
 /// Whether nobody will come back for a pod: its maker died before it ran, or it was disposable.
 fn is_left(pod: &Pod) -> bool {
+    if let Some(deleted) = &pod.metadata.deletion_timestamp {
+        let ago = super::now() - deleted.0.as_second() as f64;
+        return ago > ENDING.as_secs_f64() && pod.finalizers().is_empty();
+    }
     let age = pod
         .creation_timestamp()
         .map_or(0.0, |at| super::now() - at.0.as_second() as f64);
@@ -53,7 +61,7 @@ impl Kubernetes {
         for pod in watch.all() {
             if is_left(&pod) {
                 let name = pod.name_any();
-                self.remove_pod(&name).await?;
+                self.remove_pod(&name, pod.uid()).await?;
                 swept.pods.push(name);
             }
         }

@@ -97,8 +97,17 @@ impl Known {
         {
             return;
         }
-        if let Fate::Ended(certificate) = fate(&pod) {
-            self.end(&pod, *certificate);
+        let known = self.pods.get(&name).and_then(|known| known.uid());
+        match fate(&pod) {
+            Fate::Ended(certificate) => self.end(&pod, *certificate),
+            // Another server made it: what is known of an earlier one is not about it. One that a
+            // controller makes in the place of one that was deleted is none.
+            _ if known.as_ref() != Some(&uid) && self.deleted.is_none() => {
+                if let Some(sandbox) = sandbox_of(&pod) {
+                    self.forget(sandbox);
+                }
+            }
+            _ => {}
         }
         self.pods.insert(name, Arc::new(pod));
     }
@@ -116,6 +125,12 @@ impl Known {
                 // Who listens no more does not mind.
                 let _ = listener.send(pod.clone());
             }
+        }
+    }
+
+    fn forget(&mut self, sandbox: &str) {
+        if self.epitaphs.remove(sandbox).is_some() {
+            self.order.retain(|other| other != sandbox);
         }
     }
 
@@ -198,11 +213,7 @@ impl Watch {
 
     /// A sandbox of this id begins: what is known of an earlier one is not about it.
     pub(super) fn begin(&self, sandbox: &str) {
-        self.seen.change(|known| {
-            if known.epitaphs.remove(sandbox).is_some() {
-                known.order.retain(|other| other != sandbox);
-            }
-        });
+        self.seen.change(|known| known.forget(sandbox));
     }
 
     /// We are about to remove a pod: news of its end are no news.
