@@ -207,13 +207,14 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     }
     app.relays.reopen(&app);
     let reaper = tokio::spawn(reap(app.clone()));
+    // Whoever reads the line may end us at once.
+    let stop = stop_signal(until_eof)?;
     let _ = writeln!(
         anstream::stderr().lock(),
         "ringfence is listening on {} with {} sessions",
         listener.address(),
         sessions.count()
     );
-    let stop = stop_signal(until_eof)?;
     let http = &app.config.http;
     http::serve(http, listener, http::router(app.clone()), stop).await;
     reaper.abort();
