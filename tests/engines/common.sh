@@ -9,6 +9,10 @@ cluster=$engines/cluster
 
 say() { printf '%s\n' "$*" >&2; }
 
+# These scripts run beside each other: not every lock of apt is waited for, and where apt keeps no
+# packages, the end of any run of it removes what another has just fetched.
+one_apt() { flock "$engines/apt.lock" "$@"; }
+
 missing=()
 need() { # package, a file or command that it brings
   command -v "$2" >/dev/null 2>&1 || [[ -e $2 ]] || missing+=("$1")
@@ -20,14 +24,10 @@ install_missing() {
     exit 1
   fi
   say "installing ${missing[*]}"
-  # These scripts run beside each other, and not every lock of apt is waited for.
-  exec 7>"$engines/apt.lock"
-  flock 7
-  apt-get -o DPkg::Lock::Timeout=300 update -qq
+  one_apt apt-get -o DPkg::Lock::Timeout=300 update -qq
   # The package would start an engine of its own: nothing here needs that one.
   DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
-    apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-  exec 7>&-
+    one_apt apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
 alive() { # pid file
