@@ -1,6 +1,7 @@
 //! The client of a guest. What comes back was written by something hostile until proven otherwise:
 //! sizes are bounded, JSON is parsed strictly, and nothing is trusted to end.
 
+mod gather;
 mod jobs;
 
 pub use jobs::is_name;
@@ -8,6 +9,7 @@ pub use jobs::is_name;
 use crate::backend::Io;
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
+use gather::Gather;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
@@ -82,7 +84,7 @@ impl GuestClient {
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWER)
-            .handshake(TokioIo::new(io))
+            .handshake(TokioIo::new(Gather::new(io)))
             .await
             .map_err(|e| lost("handshake", e))?;
         // Its end is seen by every request on it.

@@ -142,7 +142,7 @@ def serve():
     while True:
         end = 4 + int.from_bytes(buffer[:4], "little") if len(buffer) > 4 else 5
         if len(buffer) < end:
-            chunk = read(FD, 1 << 18)
+            chunk = read(FD, max(1 << 16, end - len(buffer)))
             if not chunk:
                 return
             buffer += chunk
