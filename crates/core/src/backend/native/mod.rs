@@ -270,7 +270,7 @@ impl Native {
             "--memory-limit".to_owned(),
             plan.limits.memory.0.to_string(),
         ]);
-        let mut skeleton = system::skeleton(plan);
+        let mut skeleton = system::skeleton(plan, interpreter.as_ref());
         // What is kept has kernels, mostly. Only an interpreter that the operator has chosen is run
         // outside of a sandbox.
         if plan.lifetime == Lifetime::Kept

@@ -37,12 +37,14 @@ pub(super) fn identity(id: &SandboxId) -> (u32, u32) {
 
 /// The whole environment of a sandbox: nothing of the host's comes in.
 pub(super) fn environment(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec<(String, String)> {
-    let mut path = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin".to_owned();
-    if let Some(bin) = interpreter.and_then(|i| i.executable.parent())
-        && !path.split(':').any(|p| Path::new(p) == bin)
-    {
-        path = format!("{}:{path}", bin.display());
-    }
+    let usual = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+    let path: String = interpreter
+        .into_iter()
+        .flat_map(Interpreter::search_path)
+        .filter(|bin| !usual.split(':').any(|p| Path::new(p) == *bin))
+        .map(|bin| format!("{}:", bin.display()))
+        .chain([usual.to_owned()])
+        .collect();
     let mut env = std::collections::BTreeMap::from([
         ("PATH".to_owned(), path),
         ("HOME".to_owned(), plan.workspace_at.display().to_string()),
@@ -55,7 +57,14 @@ pub(super) fn environment(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec
 }
 
 /// Small files and links of the root.
-pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
+pub(super) fn skeleton(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec<Item> {
+    let mut items = root(plan);
+    let links = interpreter.into_iter().flat_map(|i| i.links.clone());
+    items.extend(links.map(|(path, target)| Item::Link { path, target }));
+    items
+}
+
+fn root(plan: &Plan) -> Vec<Item> {
     let file = |path: &str, text: &str| Item::File {
         path: path.into(),
         text: text.to_owned(),
