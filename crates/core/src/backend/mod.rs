@@ -9,9 +9,11 @@ pub mod progress;
 
 use crate::plan::{Guarantees, Plan, SandboxId};
 use async_trait::async_trait;
-use ringfence_proto::{Certificate, Failure};
+use ringfence_proto::{Certificate, Code, Failure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// A byte stream to a guest.
@@ -112,4 +114,19 @@ pub trait Backend: Send + Sync {
         let all = self.list().await?;
         Ok(all.into_iter().find(|sandbox| sandbox.id() == id))
     }
+}
+
+/// Finds a file or folder of the host that is to be mounted. Links were followed when the sandbox
+/// was described, and never are again: code that may write there could have made one since.
+fn source(path: &Path) -> Result<OwnedFd, Failure> {
+    ringfence_jail::without_links(path).map_err(|error| {
+        let what = format!("cannot mount {}", path.display());
+        match error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
+            true => Failure::new(
+                Code::Forbidden,
+                format!("{what}: there is a link on its path"),
+            ),
+            false => Failure::io(what, &error),
+        }
+    })
 }

@@ -410,12 +410,14 @@ fn explain(words: &LastWords) -> Failure {
         (Stage::Mounts, 2) => Code::NotFound,
         (Stage::Prepare, 2) => Code::NotFound,
         (_, 28) => Code::NoSpace,
+        // A link on the path of a mount, or another owner than a moment before.
+        (Stage::Mounts, 40 | 116) => Code::Forbidden,
         (Stage::Mounts | Stage::Root | Stage::Cgroup, 1 | 13) => Code::Unenforceable,
         _ => Code::Internal,
     };
     let failure = Failure::new(code, words.to_string());
     match code {
-        Code::NotFound => failure,
+        Code::NotFound | Code::Forbidden => failure,
         _ => failure.hint("`ringfence doctor` shows what this host allows, and how to change it"),
     }
 }

@@ -1,6 +1,7 @@
 //! The root of a native sandbox: the host's system read-only with a minimal `/etc`, or a folder.
 
 use crate::backend::native::workspace;
+use crate::backend::source;
 use crate::interpreter::Interpreter;
 use crate::plan::{Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
@@ -8,7 +9,6 @@ use ringfence_jail::{Access as JailAccess, Cgroup, Item, LIMITS, Mount, Owner, R
 use ringfence_proto::Failure;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// First of the host users that sandboxes of root run as, each as one of its own; far from what
@@ -203,8 +203,8 @@ pub(super) fn mounts(
             let etc: Vec<&str> = named.map_or_else(usual, |n| n.iter().map(|n| &**n).collect());
             for name in etc.iter().chain(network) {
                 let path = Path::new("/etc").join(name);
-                if path.exists() {
-                    mounts.push(read_only(path.clone(), path));
+                if let Ok(from) = path.canonicalize() {
+                    mounts.push(read_only(from, path));
                 }
             }
         }
@@ -255,12 +255,12 @@ pub(super) fn mounts(
 
 /// A file or folder of the host, seen as the sandbox's own where root can arrange that.
 fn host(from: &Path, to: PathBuf, access: Access) -> Result<Mount, Failure> {
-    let metadata = fs::metadata(from)
-        .map_err(|e| Failure::io(format!("cannot mount {}", from.display()), &e))?;
+    let found = rustix::fs::fstat(source(from)?)
+        .map_err(|e| Failure::io(format!("cannot mount {}", from.display()), &e.into()))?;
     let owner = if rustix::process::geteuid().is_root() {
         Owner::Mapped {
-            uid: metadata.uid(),
-            gid: metadata.gid(),
+            uid: found.st_uid,
+            gid: found.st_gid,
         }
     } else {
         Owner::Same
