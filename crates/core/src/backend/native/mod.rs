@@ -16,7 +16,7 @@ use record::{Record, Store};
 use ringfence_jail::{
     Cgroup, CgroupLimits, Hierarchy, Item, Jail, Janitor, LastWords, Owner, Request, Stage,
 };
-use ringfence_proto::{Code, Failure};
+use ringfence_proto::{Certificate, Code, Failure};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::io;
@@ -45,6 +45,9 @@ const KERNEL: &str = "/run/ringfence-kernel";
 
 /// How long a sandbox that is ended may take to be gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long one whose connection broke may take to be seen to have ended.
+const MOMENT: Duration = Duration::from_secs(2);
 
 pub struct Native {
     config: Config,
@@ -553,6 +556,14 @@ impl Backend for Native {
     async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
         self.blocking(|native| native.store.write_notes(id, notes))
             .await
+    }
+
+    async fn autopsy(&self, id: &SandboxId) -> Option<Certificate> {
+        let looked = self.blocking(|native| {
+            let record = native.store.read(id)?;
+            Ok(record.and_then(|record| record.fate(MOMENT)))
+        });
+        looked.await.ok().flatten()
     }
 
     async fn tidy(&self) -> Result<(), Failure> {
