@@ -270,6 +270,10 @@ impl Native {
             plan.limits.open_files.to_string(),
         ]);
         args.extend([
+            "--file-size".to_owned(),
+            plan.limits.file_size.0.to_string(),
+        ]);
+        args.extend([
             "--memory-limit".to_owned(),
             plan.limits.memory.0.to_string(),
         ]);

@@ -284,7 +284,7 @@ pub(super) fn rlimits(plan: &Plan, cgroup: Option<&Cgroup>) -> Vec<Rlimit> {
     let limited = |controller: &str| cgroup.is_some_and(|c| c.hierarchy.has(controller));
     let mut all = LIMITS.to_vec();
     all.extend([
-        Rlimit::of(Resource::FileSize, plan.limits.file_size.0),
+        Rlimit::of(Resource::FileSize, plan.limits.guest_file_size()),
         Rlimit::of(Resource::OpenFiles, plan.limits.open_files.max(GUEST_FILES)),
     ]);
     if !limited("pids") {
