@@ -175,6 +175,14 @@ pub struct Limits {
     pub open_files: u64,
 }
 
+impl Limits {
+    /// The largest file of the guest, which keeps output in one; what it starts gets the plan's own
+    /// limit.
+    pub(crate) fn guest_file_size(&self) -> u64 {
+        self.file_size.0.max(ringfence_proto::OUTPUT_RING)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use ringfence_core::proto::{Command, Event, ExecRequest};
 use ringfence_core::{Code, Failure, GuestClient};
 use std::convert::Infallible;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -43,19 +44,51 @@ fn counted(sent: Arc<AtomicUsize>, times: usize) -> Body {
     StreamBody::new(pieces).boxed_unsync()
 }
 
+/// A client of such a guest. Whatever is found out with it was said by the guest: one that was
+/// never asked anything fails the test.
+struct Client {
+    client: GuestClient,
+    /// How many requests the guest has answered.
+    asked: Arc<AtomicUsize>,
+}
+
+impl Client {
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Deref for Client {
+    type Target = GuestClient;
+
+    fn deref(&self) -> &GuestClient {
+        &self.client
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_ne!(self.asked(), 0, "the guest was not asked");
+        }
+    }
+}
+
 /// A client of a guest that gives every request this answer.
-async fn client_of(
-    answer: impl Fn() -> Response<Body> + Clone + Send + Sync + 'static,
-) -> GuestClient {
+async fn client_of(answer: impl Fn() -> Response<Body> + Clone + Send + Sync + 'static) -> Client {
     let (ours, theirs) = UnixStream::pair().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
     let service = hyper::service::service_fn(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
         let answer = answer.clone();
         async move { Ok::<_, Infallible>(answer()) }
     });
     let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(theirs), service);
     tokio::spawn(serving);
-    GuestClient::connect(Box::new(ours)).await.unwrap()
+    let client = GuestClient::connect(Box::new(ours)).await.unwrap();
+    Client { client, asked }
 }
 
 fn request() -> ExecRequest {
@@ -65,7 +98,7 @@ fn request() -> ExecRequest {
 }
 
 /// All events until the stream ends, which it must.
-async fn events(client: &GuestClient) -> Result<Vec<Event>, Failure> {
+async fn events(client: &Client) -> Result<Vec<Event>, Failure> {
     let mut stream = client.exec_events(&request()).await?;
     let mut all = Vec::new();
     while let Some(event) = stream.next().await {
@@ -195,6 +228,7 @@ fn a_guest_that_answers_pings_but_no_request_is_a_failure() {
         let streamed = stream.next().await.unwrap().unwrap_err();
         let buffered = client.exec(&request()).await.unwrap_err();
         let health = client.health().await.unwrap_err();
+        assert_eq!(client.asked(), 3);
         [streamed, buffered, health]
     });
     for failure in failures {
@@ -209,13 +243,15 @@ fn pending() -> Body {
 #[test]
 fn a_guest_that_says_nothing_at_all_is_lost() {
     let failure = run_fast(async {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
         let client = GuestClient::connect(Box::new(ours)).await.unwrap();
         // A request without a deadline of its own.
         let mut request = request();
         request.timeout_ms = None;
         let failure = client.exec(&request).await.unwrap_err();
-        drop(theirs);
+        // It has heard the client.
+        let heard = theirs.read_buf(&mut Vec::with_capacity(1024)).await;
+        assert_ne!(heard.unwrap(), 0);
         failure
     });
     assert_eq!(failure.code, Code::Unavailable, "{failure:?}");
@@ -238,17 +274,17 @@ fn a_guest_that_hangs_up_is_lost() {
 fn raw(bytes: Vec<u8>) -> Failure {
     run(async move {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        tokio::spawn(async move {
+        let guest = tokio::spawn(async move {
             let _ = theirs.write_all(&bytes).await;
-            let mut rest = Vec::new();
             // Hangs up when the client has sent a little, not at once.
-            let _ =
-                tokio::time::timeout(Duration::from_millis(5), theirs.read_buf(&mut rest)).await;
+            theirs.read_buf(&mut Vec::with_capacity(1024)).await
         });
-        match GuestClient::connect(Box::new(ours)).await {
+        let failure = match GuestClient::connect(Box::new(ours)).await {
             Ok(client) => client.exec(&request()).await.unwrap_err(),
             Err(failure) => failure,
-        }
+        };
+        assert_ne!(guest.await.unwrap().unwrap(), 0, "the guest heard nothing");
+        failure
     })
 }
 

@@ -38,6 +38,11 @@ impl Log {
         }
     }
 
+    /// Starts again with nothing.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.limit(), self.ring_size);
+    }
+
     /// Bytes written in all.
     pub(crate) fn total(&self) -> u64 {
         self.total

@@ -49,6 +49,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// At most so many bytes for what is kept of jobs, and a small part of the sandbox's memory:
+    /// what the code makes the guest keep must never be what the sandbox ends of.
+    pub(crate) fn share(&self, most: u64) -> u64 {
+        self.memory_limit.map_or(most, |all| most.min(all / 8))
+    }
+
     /// A guest inside another process: no environment, no limits known.
     pub fn new(workspace: impl Into<PathBuf>) -> Self {
         Self {
@@ -93,7 +99,7 @@ impl Guest {
         let activity = Activity::new();
         Arc::new(Self {
             files: files::Files::default(),
-            jobs: Jobs::new(Arc::clone(&activity)),
+            jobs: Jobs::new(Arc::clone(&activity), &config),
             kernels: repl::Kernels::default(),
             tools: tools::Tools::default(),
             supervisors: Supervisors::new(config.init),

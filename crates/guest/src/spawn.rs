@@ -300,7 +300,6 @@ unsafe fn supervise(prepared: &mut Prepared<'_>) -> ! {
             );
         }
         close_all_but(&prepared.keep);
-        let (oom, before) = raise_oom_score();
 
         let stack = CHILD_STACK.0.get().cast::<u8>().add(STACK);
         let main = libc::clone(
@@ -313,13 +312,8 @@ unsafe fn supervise(prepared: &mut Prepared<'_>) -> ! {
             prepared.stage = Stage::Fork;
             prepared.errno = *libc::__errno_location();
         }
-        if oom >= 0 {
-            libc::pwrite(
-                oom,
-                before.as_ptr().cast(),
-                libc::strlen(before.as_ptr().cast()),
-                0,
-            );
+        if main > 0 && prepared.stage == Stage::Done {
+            raise_oom_score(main);
         }
         close_all_but(&[prepared.report]);
         send(
@@ -401,35 +395,42 @@ unsafe fn send(report: RawFd, message: &Message) {
     }
 }
 
-/// Makes the command a better victim of the kernel's OOM killer than the guest. Answers with
-/// the open file and what it held, for the supervisor to take its own value back.
+/// Makes the command a better victim of the kernel's OOM killer than the guest. Only once it runs
+/// its own program: until then it is a copy of the guest, whose memory nobody may look into, and
+/// that holds for every file of it in `/proc`.
 ///
 /// # Safety
 /// In the supervisor only.
-unsafe fn raise_oom_score() -> (RawFd, [u8; 16]) {
-    // SAFETY: plain calls on local memory. A process that is not dumpable can't open its own
-    // file unless it is root, hence the short change.
+unsafe fn raise_oom_score(pid: i32) {
+    let mut path = [0u8; 40];
+    let mut length = 0;
+    let mut put = |bytes: &[u8]| {
+        path[length..length + bytes.len()].copy_from_slice(bytes);
+        length += bytes.len();
+    };
+    put(b"/proc/");
+    // Formatting is for processes with a heap.
+    let mut place = 1_000_000_000;
+    while place > 0 {
+        if pid >= place {
+            put(&[b'0' + (pid / place % 10) as u8]);
+        }
+        place /= 10;
+    }
+    put(b"/oom_score_adj");
+    // SAFETY: plain calls on local memory; the path ends with a null. The child is not reaped yet,
+    // so the number is its own.
     unsafe {
-        let mut before = [0u8; 16];
-        let hidden = libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) == 0;
-        if hidden {
-            libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0);
-        }
-        let path = c"/proc/self/oom_score_adj".as_ptr();
-        let fd = libc::open(path, libc::O_RDWR | libc::O_CLOEXEC);
-        if hidden {
-            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        }
+        let fd = libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC);
         if fd < 0 {
-            return (-1, before);
+            return;
         }
+        let mut before = [0u8; 16];
         let count = libc::read(fd, before.as_mut_ptr().cast(), before.len() - 1);
-        if count <= 0 || libc::atoi(before.as_ptr().cast()) >= 500 {
-            libc::close(fd);
-            return (-1, before);
+        if count > 0 && libc::atoi(before.as_ptr().cast()) < 500 {
+            libc::pwrite(fd, c"500".as_ptr().cast(), 3, 0);
         }
-        libc::pwrite(fd, c"500".as_ptr().cast(), 3, 0);
-        (fd, before)
+        libc::close(fd);
     }
 }
 

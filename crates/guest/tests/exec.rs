@@ -64,10 +64,12 @@ async fn nothing_is_inherited_but_standard_streams() {
     for line in result.stdout.data.text().lines() {
         assert!(line.ends_with("0000000000000000"), "{line}");
     }
+    // As soon as it runs.
+    let wait = "until grep -qx 500 /proc/$$/oom_score_adj; do sleep 0.01; done; echo raised";
     let result = client
-        .exec(json!({"command": {"argv": ["cat", "/proc/self/oom_score_adj"]}}))
+        .exec(json!({"command": {"sh": wait}, "timeout_ms": 60_000}))
         .await;
-    assert_eq!(result.stdout.data.text(), "500\n");
+    assert_eq!(result.stdout.data.text(), "raised\n");
 }
 
 #[tokio::test]

@@ -417,3 +417,28 @@ async fn a_terminal_that_is_left_with_unread_input_does_not_spin() {
         "here\n"
     );
 }
+
+/// What is kept of jobs is a small part of the sandbox's memory, whatever they print.
+#[tokio::test]
+async fn a_small_sandbox_keeps_little_output() {
+    let guest = Guest::start_with(&["--memory-limit", "33554432"]).await;
+    let client = guest.connect().await;
+    let print = json!({"argv": ["head", "-c", "3000000", "/dev/zero"]});
+    let ids = ["one", "two", "three", "four", "five"];
+    for id in ids {
+        client
+            .job(json!({"command": print, "id": id, "output_limit": 1000}))
+            .await;
+        client.wait(id).await;
+    }
+    let events = client.events("/jobs/five/events").await.all().await;
+    assert!(events.contains(&Event::Skipped {
+        stream: "stdout".into(),
+        from: 1000,
+        to: 3_000_000 - (1 << 20),
+    }));
+    // Of those that had ended when the last began, as many as fit into 4 MiB.
+    let left: Vec<JobInfo> = client.get("/jobs").await;
+    let left: Vec<&str> = left.iter().map(|job| job.id.as_str()).collect();
+    assert_eq!(left, ids[1..]);
+}

@@ -364,7 +364,10 @@ async fn as_the_init_of_a_pid_namespace() {
         );
     }
     let result = client
-        .shell("cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj")
+        .shell(
+            "until grep -qx 500 /proc/$$/oom_score_adj; do sleep 0.01; done; \
+             cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj",
+        )
         .await;
     assert_eq!(result.stdout.data.text(), "500\n0\n");
     assert_alive(&client).await;

@@ -3,7 +3,7 @@
 use crate::words::{Context as _, LastWords, Stage};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -329,6 +329,19 @@ impl Cgroup {
             }
         };
         fs::File::open(path).ok().map(OwnedFd::from)
+    }
+
+    /// How many of its processes were killed for memory.
+    pub fn oom_kills(&self) -> u64 {
+        let mut text = String::new();
+        let read = self
+            .open_oom_events()
+            .map(|file| fs::File::from(file).read_to_string(&mut text));
+        let count = |line: &str| line.strip_prefix("oom_kill ")?.trim().parse().ok();
+        match read {
+            Some(Ok(_)) => text.lines().find_map(count).unwrap_or(0),
+            _ => 0,
+        }
     }
 
     /// Processes in it, in our own pid namespace.

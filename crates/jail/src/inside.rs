@@ -57,10 +57,25 @@ pub(crate) fn enter(prepared: &Prepared<'_>, maker: &Line) -> Result<(), LastWor
         maker.receive().at(Stage::Identity, "the maker")?;
         sys::set_ids(INSIDE_ID, INSIDE_ID).at(Stage::Identity, "user")?;
     }
+    limit_watches()?;
     let working = prepared.jail.folder.as_path();
     rustix::process::chdir(working).at(Stage::Root, working.display())?;
     drop_rights(jail)?;
     place_descriptors(prepared).at(Stage::Prepare, "descriptors")
+}
+
+/// What watches files counts against the numbers of whoever has made this user namespace, too,
+/// and with its own default one sandbox could leave them nothing.
+fn limit_watches() -> Result<(), LastWords> {
+    for (name, most) in [("instances", "16"), ("watches", "16384")] {
+        let path = format!("/proc/sys/user/max_inotify_{name}");
+        match fs::write(&path, most) {
+            // A kernel without them.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            written => written.at(Stage::Limits, path)?,
+        }
+    }
+    Ok(())
 }
 
 /// An ordinary user may map itself, and only itself, once it has given up `setgroups`.

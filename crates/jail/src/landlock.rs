@@ -1,7 +1,7 @@
 //! A second wall behind the mounts: what may be written, where the kernel has landlock.
 
 use crate::sys;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -12,7 +12,11 @@ const READ_FILE: u64 = 1 << 2;
 const READ_DIR: u64 = 1 << 3;
 const MAKE_CHAR: u64 = 1 << 6;
 const MAKE_BLOCK: u64 = 1 << 11;
+const TRUNCATE: u64 = 1 << 14;
 const IOCTL_DEV: u64 = 1 << 15;
+
+/// What can be done to a file that is no folder; the kernel refuses a rule that says more.
+const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV;
 
 /// The version of landlock that can be used here, 0 where there is none. Version 1 can't allow a
 /// file to be moved from one folder to another, which programs do all the time.
@@ -29,6 +33,14 @@ fn all(version: i32) -> u64 {
         2 => (1 << 14) - 1,
         3 | 4 => (1 << 15) - 1,
         _ => (1 << 16) - 1,
+    }
+}
+
+/// The rights over something that may be written to.
+fn written(kind: FileType, all: u64) -> u64 {
+    match kind {
+        FileType::Directory => all & !MAKE_CHAR & !MAKE_BLOCK,
+        _ => all & OF_FILES,
     }
 }
 
@@ -51,12 +63,33 @@ pub(crate) fn restrict(writable: &[&Path]) -> io::Result<()> {
     let read = (EXECUTE | READ_FILE | READ_DIR) & all;
     sys::landlock_allow(rules.as_fd(), open(Path::new("/"))?.as_fd(), read)?;
     for path in writable {
-        let access = all & !MAKE_CHAR & !MAKE_BLOCK;
-        sys::landlock_allow(rules.as_fd(), open(path)?.as_fd(), access)?;
+        let file = open(path)?;
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+        let access = written(kind, all);
+        sys::landlock_allow(rules.as_fd(), file.as_fd(), access)?;
     }
     for path in ["/dev", "/proc"] {
         let access = (WRITE_FILE | IOCTL_DEV) & all;
         sys::landlock_allow(rules.as_fd(), open(Path::new(path))?.as_fd(), access)?;
     }
     sys::landlock_restrict(rules.as_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_gets_no_rights_of_folders() {
+        let makes = READ_DIR | 0b1_1111_1111 << 4;
+        for version in 2..=6 {
+            let file = written(FileType::RegularFile, all(version));
+            assert_eq!(file & makes, 0, "{version}");
+            assert_eq!(file & WRITE_FILE, WRITE_FILE);
+            assert_eq!(file & !all(version), 0);
+            let folder = written(FileType::Directory, all(version));
+            assert_eq!(folder & (MAKE_CHAR | MAKE_BLOCK), 0);
+            assert_eq!(folder & READ_DIR, READ_DIR);
+        }
+    }
 }

@@ -25,6 +25,7 @@ pub use cgroup::{Cgroup, Hierarchy, Limits as CgroupLimits};
 pub use confine::confine;
 pub use inside::limit;
 pub use janitor::{Janitor, Parting, janitor};
+pub use mounts::without_links;
 pub use seccomp::{Rule, filter, rules};
 pub use server::{Launcher, Request, serve};
 pub use words::{LastWords, Stage};
@@ -113,6 +114,7 @@ pub enum Owner {
 #[serde(rename_all = "snake_case")]
 pub enum Mount {
     Bind {
+        /// No link may lie on this path.
         from: PathBuf,
         to: PathBuf,
         access: Access,

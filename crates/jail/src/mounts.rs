@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
@@ -92,7 +92,7 @@ fn mask_proc() -> Result<(), LastWords> {
     let null = Path::new("/dev/null");
     for path in MASKED.map(Path::new) {
         if path.exists() {
-            clone_tree(null, false)
+            clone_device(null)
                 .and_then(|empty| attach(&empty, CWD, path))
                 .at(Stage::Mounts, path.display())?;
         }
@@ -103,7 +103,12 @@ fn mask_proc() -> Result<(), LastWords> {
 /// A detached copy of what is to be mounted, with its final attributes.
 fn open_source(mount: &Mount, owners: Option<&OwnedFd>) -> Result<Option<OwnedFd>, LastWords> {
     match mount {
-        Mount::Bind { from, access, .. } => bind(from, *access, owners)
+        Mount::Bind {
+            from,
+            access,
+            owner,
+            ..
+        } => bind(from, *access, *owner, owners)
             .at(Stage::Mounts, from.display())
             .map(Some),
         Mount::Image { file, .. } => image(file).at(Stage::Mounts, file.display()).map(Some),
@@ -115,15 +120,37 @@ fn open_source(mount: &Mount, owners: Option<&OwnedFd>) -> Result<Option<OwnedFd
     }
 }
 
-fn clone_tree(from: &Path, recursive: bool) -> io::Result<OwnedFd> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    if recursive {
-        flags |= OpenTreeFlags::AT_RECURSIVE;
-    }
+/// A copy of the host's own device.
+fn clone_device(from: &Path) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     Ok(rustix::mount::open_tree(CWD, from, flags)?)
 }
 
-fn bind(from: &Path, access: Access, owners: Option<&OwnedFd>) -> io::Result<OwnedFd> {
+/// Finds what lies at an absolute path on which there is no link. Whoever may write to a folder
+/// could make one at any time, and it would lead to whatever they like.
+pub fn without_links(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at = openat(CWD, "/", flags, Mode::empty())?;
+    for part in path.components() {
+        let name = match part {
+            Component::RootDir => continue,
+            Component::Normal(name) => name,
+            _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        };
+        at = openat(&at, name, flags, Mode::empty())?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&at)?.st_mode) == FileType::Symlink {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+    }
+    Ok(at)
+}
+
+fn bind(
+    from: &Path,
+    access: Access,
+    owner: Owner,
+    owners: Option<&OwnedFd>,
+) -> io::Result<OwnedFd> {
     let set = NOSUID
         | NODEV
         | if access == Access::ReadOnly {
@@ -133,7 +160,21 @@ fn bind(from: &Path, access: Access, owners: Option<&OwnedFd>) -> io::Result<Own
         };
     // Mounts below a folder with mapped owners keep their own, so they are left out.
     let recursive = owners.is_none();
-    let tree = clone_tree(from, recursive)?;
+    let source = without_links(from)?;
+    let found = rustix::fs::fstat(&source)?;
+    if let Owner::Mapped { uid, gid } = owner
+        && (found.st_uid, found.st_gid) != (uid, gid)
+    {
+        // It is not what was looked at: what is mapped would be files of somebody else.
+        return Err(io::Error::from_raw_os_error(libc::ESTALE));
+    }
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    let tree = rustix::mount::open_tree(&source, "", flags)?;
     sys::mount_setattr(tree.as_fd(), recursive, set, owners.map(|o| o.as_fd()))?;
     Ok(tree)
 }
@@ -321,7 +362,7 @@ fn open_devices(jail: &Jail, privileged: bool) -> Result<Vec<OwnedFd>, LastWords
         .iter()
         .map(|(name, ..)| {
             let path = Path::new("/dev").join(name);
-            clone_tree(&path, false).at(Stage::Mounts, path.display())
+            clone_device(&path).at(Stage::Mounts, path.display())
         })
         .collect()
 }

@@ -276,6 +276,13 @@ mod tests {
         assert!(!call("openat", [3, 0, unnamed, 0o2755, 0, 0]));
         // Without a file to make, the mode is whatever was left in the register.
         assert!(call("openat", [3, 0, 0, 0o4755, 0, 0]));
+        // Private and anonymous; the same of huge pages.
+        assert!(call("mmap", [0, 4096, 3, 0x22, u64::MAX, 0]));
+        assert!(!call("mmap", [0, 2 << 20, 3, 0x4_0022, u64::MAX, 0]));
+        assert!(call("memfd_create", [0, 3, 0, 0, 0, 0]));
+        assert!(!call("memfd_create", [0, 4, 0, 0, 0, 0]));
+        assert!(call("shmget", [0, 4096, 0o1600, 0, 0, 0]));
+        assert!(!call("shmget", [0, 2 << 20, 0o5600, 0, 0, 0]));
         assert!(call("prlimit64", [0, 7, 0, 0, 0, 0]));
         assert!(!call("prlimit64", [1, 7, 0, 0, 0, 0]));
         assert!(call("setpriority", [0, 0, 19, 0, 0, 0]));

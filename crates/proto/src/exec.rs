@@ -123,7 +123,7 @@ pub enum Exit {
     Code(i32),
     /// Ended by this signal.
     Signal(i32),
-    /// A REPL call that has no status of its own: see the certificate.
+    /// It has no status of its own: see the certificate.
     Lost,
 }
 

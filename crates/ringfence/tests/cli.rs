@@ -591,6 +591,37 @@ fn mounts_that_make_no_sense_are_refused() {
     }
 }
 
+#[test]
+fn a_single_file_can_be_given_to_be_written() {
+    let place = Place::new();
+    let file = place.path("file");
+    fs::write(&file, "before\n").unwrap();
+    let given = format!("{}:/data/file:rw", file.display());
+    let code = "cat /data/file; echo after > /data/file";
+    let output = place.run(&["run", "--mount", &given, "--", "sh", "-c", code]);
+    assert_eq!(ok(&output), "before\n");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "after\n");
+}
+
+#[test]
+fn an_interpreter_found_by_a_link_brings_no_more_than_itself() {
+    let place = Place::new();
+    let home = place.path("home");
+    fs::create_dir_all(home.join("bin")).unwrap();
+    fs::write(home.join("private"), "secret").unwrap();
+    let real = Path::new("/usr/bin/python3").canonicalize().unwrap();
+    std::os::unix::fs::symlink(&real, home.join("bin/python3")).unwrap();
+    let code =
+        "import os, sys; print(os.path.exists(sys.argv[1]), os.path.realpath(sys.executable))";
+    let mut command = place.command(&["run", "-c", code, home.to_str().unwrap()]);
+    command.env(
+        "PATH",
+        format!("{}:/usr/bin:/bin", home.join("bin").display()),
+    );
+    let said = ok(&command.output().unwrap());
+    assert_eq!(said, format!("False {}\n", real.display()));
+}
+
 /// Copies a program with the libraries it needs into a root of its own.
 fn root_with(place: &Place, program: &str) -> PathBuf {
     let root = place.path("root");

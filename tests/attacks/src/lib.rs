@@ -164,6 +164,15 @@ pub fn on_containers(place: Place, environment: Environment, attacks: &[Attack])
     assert!(failed.is_empty(), "{failed:?} failed, see above");
 }
 
+/// A server that ends with the attack, for those that need more than one command of a sandbox.
+pub struct Server(Arc<Shared>);
+
+impl Server {
+    pub fn kill(&self) {
+        kill(self.0.server.id() as i32);
+    }
+}
+
 /// The name of the session that harmless attacks share.
 const SHARED: &str = "shared";
 
@@ -171,13 +180,29 @@ const SHARED: &str = "shared";
 struct Shared {
     server: Child,
     url: String,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Shared {
     fn start(place: Place, environment: &Environment) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut server = Command::new(ringfence())
+        let mut command = Command::new(ringfence());
+        command.envs(environment.iter().cloned());
+        Self::start_by(
+            &mut command,
+            place,
+            &folder.path().join("state"),
+            Some(folder),
+        )
+    }
+
+    fn start_by(
+        command: &mut Command,
+        place: Place,
+        state: &Path,
+        folder: Option<TempDir>,
+    ) -> Self {
+        let mut server = command
             .args([
                 "serve",
                 "--listen",
@@ -185,9 +210,8 @@ impl Shared {
                 "--no-auth",
                 "--state-dir",
             ])
-            .arg(folder.path().join("state"))
+            .arg(state)
             .args(place.options())
-            .envs(environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -370,6 +394,31 @@ impl Host {
         Answer::of(&self.run(options, &script(probe), args))
     }
 
+    /// A server on the state of this host, or the one that attacks share.
+    pub fn server(&self) -> Server {
+        let start = || {
+            let mut command = Command::new(&self.program);
+            self.own(&mut command);
+            Arc::new(Shared::start_by(
+                &mut command,
+                self.place,
+                &self.path("state"),
+                None,
+            ))
+        };
+        Server(self.shared.clone().unwrap_or_else(start))
+    }
+
+    /// A command in a session of a server.
+    pub fn exec(&self, server: &Server, session: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        self.own(&mut command);
+        command
+            .args(["exec", session, "--url", &server.0.url, "--"])
+            .args(words);
+        command
+    }
+
     /// Runs a probe in a sandbox that another program starts.
     pub fn inside_by(&self, starter: &[&str], probe: &str, args: &[&str]) -> Answer {
         Answer::of(&finish(&mut self.sandbox_by(
@@ -404,7 +453,8 @@ impl Host {
             Place::Root | Place::User => {
                 let entries = fs::read_dir(self.path("state")).expect("read the state folder");
                 let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-                return names.collect();
+                // Servers keep things of their own here, and their names have dots.
+                return names.filter(|name| !name.contains('.')).collect();
             }
             Place::Docker => {
                 let name = fs::read_to_string(self.path("state/.docker/.name")).unwrap_or_default();
@@ -446,9 +496,7 @@ impl Drop for Host {
             return;
         }
         let deadline = Instant::now() + Duration::from_secs(20);
-        while fs::read_dir(self.path("state")).is_ok_and(|mut left| left.next().is_some())
-            && Instant::now() < deadline
-        {
+        while !self.sandboxes().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -635,6 +683,41 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A process on the host.
+pub struct Process {
+    pub pid: i32,
+    pub parent: i32,
+    pub session: i32,
+    /// Its command line, the words with a null after each.
+    pub words: String,
+}
+
+/// All processes on the host.
+pub fn processes() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").expect("read /proc");
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(1);
+        let mut number = || fields.next()?.parse().ok();
+        let (parent, _group, session) = (number()?, number()?, number()?);
+        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        Some(Process {
+            pid,
+            parent,
+            session,
+            words: String::from_utf8_lossy(&words).into_owned(),
+        })
+    })
+    .collect()
+}
+
+/// Kills a process; one that is gone by now is no failure.
+pub fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
 /// Folders of these sandboxes that are left in any cgroup hierarchy.
 pub fn cgroups_of(ids: &[String]) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -645,7 +728,9 @@ pub fn cgroups_of(ids: &[String]) -> Vec<PathBuf> {
                 continue;
             }
             let name = entry.file_name();
-            if ids.iter().any(|id| name.to_str() == Some(id)) {
+            // What follows the id tells state folders from each other.
+            let name = name.to_string_lossy();
+            if ids.iter().any(|id| name.starts_with(id.as_str())) {
                 found.push(entry.path());
             }
             look.push(entry.path());

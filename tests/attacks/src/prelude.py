@@ -26,6 +26,7 @@ NUMBERS = {
     "sched_setattr": (314, 274), "sched_setparam": (142, 118), "setpriority": (141, 140),
     "ioprio_set": (251, 30), "capset": (126, 91), "mq_open": (240, 180), "shmget": (29, 194),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "getpid": (39, 172),
+    "inotify_init1": (294, 26), "memfd_create": (319, 279), "shmctl": (31, 195),
     "pidfd_open": 434, "pidfd_getfd": 438, "clone3": 435, "openat2": 437, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433,
     "mount_setattr": 442, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,

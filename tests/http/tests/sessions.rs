@@ -2,6 +2,7 @@
 
 use ringfence_http_tests::{Outcome, Server};
 use serde_json::json;
+use std::fs;
 
 #[tokio::test]
 async fn a_session_keeps_variables_and_files() -> Outcome {
@@ -34,5 +35,48 @@ async fn a_session_keeps_variables_and_files() -> Outcome {
         .ask("DELETE", &format!("/sessions/{id}"), None)
         .await?;
     assert_eq!(status, 204);
+    Ok(())
+}
+
+/// Code that may write to a folder can put a link in the place of one that is mounted. At the next
+/// start it must not lead anywhere else.
+#[tokio::test]
+async fn a_folder_that_became_a_link_is_not_mounted_again() -> Outcome {
+    let folder = tempfile::Builder::new().tempdir_in("/var/tmp")?;
+    let host = folder.path().canonicalize()?;
+    let (allowed, outside) = (host.join("allowed"), host.join("outside"));
+    fs::create_dir_all(allowed.join("given/data"))?;
+    fs::create_dir_all(outside.join("data"))?;
+    fs::write(outside.join("data/file"), "secret\n")?;
+    let allow = format!("{}:rw", allowed.display());
+    let server = Server::start(&["--allow-mount", &allow])?;
+    let id = server
+        .session_with(&json!({"spec": {"mounts": [
+            {"from": allowed, "to": "/all", "access": "rw"},
+            {"from": allowed.join("given/data"), "to": "/data", "access": "rw"},
+        ]}}))
+        .await?;
+    let suspend = format!("/sessions/{id}/suspend");
+    server.bash(&id, "echo mine > /data/file").await?;
+    assert_eq!(server.post(&suspend, &json!({})).await?.0, 204);
+    // The control: it is started again with what it was given.
+    let read = "cat /data/file";
+    assert_eq!(server.bash(&id, read).await?["stdout"], "mine\n");
+
+    let swap = format!(
+        "cd /all && mv given old && ln -s {} given",
+        outside.display()
+    );
+    assert_eq!(server.bash(&id, &swap).await?["return_code"], 0);
+    assert_eq!(fs::read_link(allowed.join("given"))?, outside);
+    assert_eq!(server.post(&suspend, &json!({})).await?.0, 204);
+    let body = json!({"tool": "bash_code_execution", "input": {"command": read}});
+    let (status, answer) = server.post(&format!("/sessions/{id}/exec"), &body).await?;
+    assert_eq!(status, 403, "{answer}");
+    assert!(answer.to_string().contains("link"), "{answer}");
+
+    fs::remove_file(allowed.join("given"))?;
+    fs::rename(allowed.join("old"), allowed.join("given"))?;
+    assert_eq!(server.bash(&id, read).await?["stdout"], "mine\n");
     Ok(())
 }

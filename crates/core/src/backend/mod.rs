@@ -9,9 +9,11 @@ pub mod progress;
 
 use crate::plan::{Guarantees, Plan, SandboxId};
 use async_trait::async_trait;
-use ringfence_proto::{Certificate, Failure};
+use ringfence_proto::{Certificate, Code, Failure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// A byte stream to a guest.
@@ -108,8 +110,29 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// The same for one that has just broken off a call, where that can be seen from here; its end
+    /// may still be on its way.
+    async fn autopsy(&self, _id: &SandboxId) -> Option<Certificate> {
+        None
+    }
+
     async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
         let all = self.list().await?;
         Ok(all.into_iter().find(|sandbox| sandbox.id() == id))
     }
+}
+
+/// Finds a file or folder of the host that is to be mounted. Links were followed when the sandbox
+/// was described, and never are again: code that may write there could have made one since.
+fn source(path: &Path) -> Result<OwnedFd, Failure> {
+    ringfence_jail::without_links(path).map_err(|error| {
+        let what = format!("cannot mount {}", path.display());
+        match error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
+            true => Failure::new(
+                Code::Forbidden,
+                format!("{what}: there is a link on its path"),
+            ),
+            false => Failure::io(what, &error),
+        }
+    })
 }

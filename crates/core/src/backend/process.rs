@@ -37,13 +37,16 @@ impl Process {
         Some(self.boot.as_str()) == boot()
     }
 
-    /// Kills it, and answers with what to wait for until it is gone.
-    pub(super) fn kill(&self) -> Option<OwnedFd> {
+    /// What to wait for until it is gone; absent where it is.
+    pub(super) fn watch(&self) -> Option<OwnedFd> {
         let pidfd = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
         // The descriptor holds whichever process has the number now; only then look who it is.
-        if !self.is_alive() {
-            return None;
-        }
+        self.is_alive().then_some(pidfd)
+    }
+
+    /// Kills it, and answers with what to wait for until it is gone.
+    pub(super) fn kill(&self) -> Option<OwnedFd> {
+        let pidfd = self.watch()?;
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         Some(pidfd)
     }

@@ -8,7 +8,7 @@ use crate::exec;
 use crate::http::{self, Answer, Request};
 use crate::input;
 use crate::log::Log;
-use crate::server::Guest;
+use crate::server::{Config, Guest};
 use crate::tree::{self, Supervisor};
 use ::http::Method;
 use events::events;
@@ -48,6 +48,15 @@ pub(crate) struct NewJob<'a> {
     pub(crate) pty: bool,
 }
 
+/// How much of the output of jobs is kept.
+#[derive(Clone, Copy)]
+struct Room {
+    /// Bytes after the first ones, of each stream.
+    ring: u64,
+    /// Bytes of all ended ones.
+    ended: u64,
+}
+
 /// An exec or a REPL call.
 pub(crate) struct Job {
     pub(crate) id: String,
@@ -80,7 +89,7 @@ struct State {
 }
 
 impl Job {
-    fn new(id: String, new: NewJob<'_>, active: Active) -> Arc<Self> {
+    fn new(id: String, new: NewJob<'_>, ring: u64, active: Active) -> Arc<Self> {
         Arc::new(Self {
             id,
             command: shortened(new.command),
@@ -92,8 +101,8 @@ impl Job {
                 pid: 0,
                 supervisor: None,
                 terminal: None,
-                stdout: Log::new(new.output_limit, OUTPUT_RING),
-                stderr: Log::new(new.output_limit, OUTPUT_RING),
+                stdout: Log::new(new.output_limit, ring),
+                stderr: Log::new(new.output_limit, ring),
                 results: Vec::new(),
                 end: None,
                 asked_signal: None,
@@ -259,11 +268,10 @@ impl Job {
     fn forget(&self) {
         let mut state = self.lock();
         state.forgotten = true;
-        let (out, err) = (state.stdout.limit(), state.stderr.limit());
         // Frees the memory; what still writes is drained and dropped.
         if state.end.is_some() {
-            state.stdout = Log::new(out, OUTPUT_RING);
-            state.stderr = Log::new(err, OUTPUT_RING);
+            state.stdout.clear();
+            state.stderr.clear();
             state.results = Vec::new();
         }
     }
@@ -272,6 +280,7 @@ impl Job {
 /// All jobs that are known, in the order of their start.
 pub(crate) struct Jobs {
     state: Mutex<List>,
+    room: Room,
     activity: Arc<Activity>,
 }
 
@@ -282,9 +291,13 @@ struct List {
 }
 
 impl Jobs {
-    pub(crate) fn new(activity: Arc<Activity>) -> Self {
+    pub(crate) fn new(activity: Arc<Activity>, config: &Config) -> Self {
         Self {
             state: Mutex::default(),
+            room: Room {
+                ring: config.share(4 * OUTPUT_RING) / 4,
+                ended: config.share(ENDED_BYTES),
+            },
             activity,
         }
     }
@@ -317,7 +330,7 @@ impl Jobs {
                 }
             },
         };
-        list.prune();
+        list.prune(self.room.ended);
         if list.jobs.len() >= JOBS {
             return Err(
                 Failure::new(Code::TooMany, format!("there are {JOBS} jobs already"))
@@ -325,7 +338,7 @@ impl Jobs {
             );
         }
         let active = self.activity.begin();
-        let job = Job::new(id, new, active);
+        let job = Job::new(id, new, self.room.ring, active);
         list.jobs.push(Arc::clone(&job));
         Ok(job)
     }
@@ -358,7 +371,7 @@ impl Jobs {
 }
 
 impl List {
-    fn prune(&mut self) {
+    fn prune(&mut self, most: u64) {
         let mut ended: Vec<(Instant, u64, Arc<Job>)> = self
             .jobs
             .iter()
@@ -376,12 +389,12 @@ impl List {
             .collect();
         let mut bytes: u64 = ended.iter().map(|(_, bytes, _)| bytes).sum();
         let mut count = ended.len();
-        if count <= ENDED_JOBS && bytes <= ENDED_BYTES {
+        if count <= ENDED_JOBS && bytes <= most {
             return;
         }
         ended.sort_by_key(|(at, _, _)| *at);
         for (_, kept, job) in ended {
-            if count <= ENDED_JOBS && bytes <= ENDED_BYTES {
+            if count <= ENDED_JOBS && bytes <= most {
                 break;
             }
             count -= 1;

@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 const CPU_TICK: Duration = Duration::from_millis(100);
 /// Most rich results of one call, and most bytes of them.
 const RESULTS: u32 = 256;
-const RESULTS_BYTES: usize = 64 << 20;
+const RESULTS_BYTES: u64 = 64 << 20;
 /// What an entry of a result takes besides its text, about.
 const ENTRY_BYTES: usize = 64;
 /// Most of them that are left out before the call is taken for a flood.
@@ -101,6 +101,7 @@ pub(super) async fn run(
         let tools = guest.tools.news(&mut process.tools);
         let mut talk = Talk::new(&kernel, process, &job, &request, begun);
         talk.tools = tools;
+        talk.room = guest.config.share(RESULTS_BYTES);
         let fate = talk.run().await;
         let (stop, asked, has_started) = (talk.stop, talk.asked, talk.started);
         if let (Fate::Ended, None, false) = (&fate, stop, has_started) {
@@ -263,7 +264,9 @@ struct Talk<'a> {
     asked: bool,
     /// The kernel has said that the call runs.
     started: bool,
-    results: (u32, usize),
+    /// Most bytes of results.
+    room: u64,
+    results: (u32, u64),
     results_left_out: u32,
 }
 
@@ -292,6 +295,7 @@ impl<'a> Talk<'a> {
             again_at: None,
             asked: false,
             started: false,
+            room: RESULTS_BYTES,
             results: (0, 0),
             results_left_out: 0,
         }
@@ -411,9 +415,9 @@ impl<'a> Talk<'a> {
     fn result(&mut self, rich: Rich) {
         // An entry costs something even where it is empty.
         let entry = |(mime, data): (&String, &String)| mime.len() + data.len() + ENTRY_BYTES;
-        let size: usize = rich.data.iter().map(entry).sum();
+        let size = rich.data.iter().map(entry).sum::<usize>() as u64;
         let (count, total) = (self.results.0 + 1, self.results.1.saturating_add(size));
-        if count > RESULTS || total > RESULTS_BYTES {
+        if count > RESULTS || total > self.room {
             self.results_left_out = self.results_left_out.saturating_add(1);
             return;
         }

@@ -25,6 +25,11 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    /// Bytes that came, within the limit and over it.
+    pub(super) fn total(&self) -> u64 {
+        self.passed + self.dropped
+    }
+
     /// The part of `bytes` that is within the limit.
     fn take<'a>(&mut self, bytes: &'a [u8], limit: u64) -> &'a [u8] {
         let room = limit.saturating_sub(self.passed).min(bytes.len() as u64);

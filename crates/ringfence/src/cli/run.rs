@@ -12,7 +12,8 @@ use futures_util::StreamExt as _;
 use ringfence_core::backend::docker::Docker;
 use ringfence_core::backend::native::{Launcher, Native};
 use ringfence_core::proto::{
-    Blob, Cause, Certificate, Command, Event, ExecRequest, JobEnd, OUTPUT_LIMIT, Stdin, WriteQuery,
+    Blob, Cause, Certificate, Command, Event, ExecRequest, Exit, JobEnd, OUTPUT_LIMIT, Stdin,
+    WriteQuery,
 };
 use ringfence_core::spec::{Access, LimitsSpec, MountSpec, Network, SandboxSpec, Workspace};
 use ringfence_core::{
@@ -23,7 +24,7 @@ use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The id of the one job in the sandbox.
@@ -208,6 +209,24 @@ pub(crate) struct Run {
     /// Prints one JSON object with everything, in place of the output itself
     #[arg(long)]
     json: bool,
+}
+
+/// The end of a command whose sandbox ended before it could say anything about it.
+fn lost(certificate: Certificate, begun: Instant, output: &Sink) -> JobEnd {
+    JobEnd {
+        exit: Exit::Lost,
+        duration_ms: begun.elapsed().as_millis() as u64,
+        cpu_ms: 0,
+        peak_memory: 0,
+        cwd: None,
+        shell: None,
+        left_running: 0,
+        stdout_bytes: output.out.total(),
+        stderr_bytes: output.err.total(),
+        certificate: Some(certificate),
+        changed: Vec::new(),
+        changed_truncated: false,
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -434,6 +453,26 @@ impl Run {
         job: Job,
         started: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<ExitCode, Failure> {
+        match self.talk(backend, plan, job, started).await {
+            Err(failure) if failure.code == Code::Unavailable => {
+                Err(match backend.autopsy(&plan.id).await {
+                    Some(certificate) => Failure::new(failure.code, certificate.message)
+                        .hint(certificate.next)
+                        .detail(failure),
+                    None => failure,
+                })
+            }
+            done => done,
+        }
+    }
+
+    async fn talk(
+        &self,
+        backend: &dyn Backend,
+        plan: &Plan,
+        job: Job,
+        started: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<ExitCode, Failure> {
         let guest = GuestClient::connect(backend.dial(&plan.id).await?).await?;
         if let Some((path, bytes)) = job.script {
             let query = WriteQuery {
@@ -472,6 +511,7 @@ impl Run {
             });
         }
         let mut output = Sink::new(self.json, limit);
+        let begun = Instant::now();
         let end = loop {
             match events.next().await {
                 Some(Ok(Event::Stdout { data, .. })) => {
@@ -486,8 +526,14 @@ impl Run {
                 }
                 Some(Ok(Event::End(end))) => break end,
                 Some(Ok(_)) => {}
-                Some(Err(failure)) => return Err(failure),
-                None => return Err(Failure::new(Code::Unavailable, "the sandbox went away")),
+                broken => {
+                    let gone = || Failure::new(Code::Unavailable, "the sandbox went away");
+                    let failure = broken.and_then(Result::err).unwrap_or_else(gone);
+                    match backend.autopsy(&plan.id).await {
+                        Some(certificate) => break lost(certificate, begun, &output),
+                        None => return Err(failure),
+                    }
+                }
             }
         };
         let code = end.status();

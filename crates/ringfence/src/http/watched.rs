@@ -75,6 +75,10 @@ impl Backend for Watched {
         self.0.epitaph(id)
     }
 
+    async fn autopsy(&self, id: &SandboxId) -> Option<Certificate> {
+        self.0.autopsy(id).await
+    }
+
     async fn ready(&self) -> Result<(), Failure> {
         counted("ready", self.0.ready()).await
     }

@@ -152,6 +152,61 @@ sys.exit(7)
         assert_eq!(output.status.code(), Some(7), "{output:?}");
     }
 
+    /// Each command is started by a copy of the guest. Whoever looks at the right moment must not
+    /// find it open; the control is a process that shows itself for such a moment.
+    fn catch_a_supervisor(host) {
+        let code = r#"
+look = libc.open
+def caught(parent, end):
+    # Numbers of processes follow each other, so those that will be are known.
+    while not end():
+        newest = max(int(n) for n in os.listdir("/proc") if n.isdigit())
+        soon = [(pid, b"/proc/%d/mem" % pid) for pid in range(newest + 1, newest + 4)]
+        for pid, path in soon * 500:
+            fd = look(path, os.O_RDONLY)
+            if fd < 0:
+                continue
+            try:
+                if int(open("/proc/%d/stat" % pid).read().rsplit(")", 1)[1].split()[1]) == parent:
+                    return True
+            except OSError:
+                pass
+            finally:
+                os.close(fd)
+    return False
+def shows_itself():
+    libc.prctl(4, 0) # PR_SET_DUMPABLE
+    for _ in range(3000):
+        if os.fork() == 0:
+            libc.prctl(4, 1)
+            os.close(os.open("/proc/self/oom_score_adj", os.O_RDWR))
+            libc.prctl(4, 0)
+            time.sleep(0.002)
+            os._exit(0)
+        os.wait()
+    os._exit(0)
+control = os.fork() or shows_itself()
+if not caught(control, lambda: os.waitpid(control, os.WNOHANG)[0] != 0):
+    sys.exit("the control was not caught")
+print("ready", flush=True)
+print("supervisor", caught(1, lambda: os.path.exists("/tmp/enough")), flush=True)
+"#;
+        let server = host.server();
+        let exec = |words: &[&str]| host.exec(&server, "catch", words);
+        let code = script(code);
+        let mut racer = exec(&["python3", "-c", &code]);
+        racer.stdout(std::process::Stdio::piped());
+        let mut racer = ringfence_tests::Running::start(&mut racer);
+        racer.wait_for_line("ready");
+        for _ in 0..40 {
+            let output = ringfence_tests::finish(&mut exec(&["true"]));
+            assert!(output.status.success(), "{output:?}");
+        }
+        let output = ringfence_tests::finish(&mut exec(&["touch", "/tmp/enough"]));
+        assert!(output.status.success(), "{output:?}");
+        racer.wait_for_line("supervisor False");
+    }
+
     /// The supervisor of a command may be killed by it, but not to any use.
     fn kill_the_supervisor(host) {
         for signal in ["SIGKILL", "SIGSTOP"] {

@@ -28,6 +28,40 @@ judge(many)
         host.inside(&[], probe, &[]).denied(&["ENOSPC"]);
     }
 
+    /// What watches files counts against one number for the user, for root as for anybody.
+    fn watchers(host) native_only "an engine gives containers no numbers of their own" {
+        let probe = r#"
+def many():
+    held = [call("inotify_init1", 0) for _ in range(24)]
+    return len(held)
+judge(many)
+"#;
+        host.outside(probe, &[]).reached();
+        host.inside(&[], probe, &[]).denied(&["EMFILE"]);
+        // What programs need is there.
+        host.inside(&[], &probe.replace("24", "12"), &[]).reached();
+    }
+
+    /// No limit of memory counts huge pages. A machine may have none, so outside the error is another.
+    fn huge_pages(host) {
+        let probe = r#"
+SIZE = 2 << 20
+libc.mmap.restype = ctypes.c_void_p
+def mapped():
+    at = libc.mmap(None, ctypes.c_size_t(SIZE), 3, 0x40022, -1, ctypes.c_long(0))
+    if at == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    libc.munmap(ctypes.c_void_p(at), ctypes.c_size_t(SIZE))
+def shared():
+    held = call("shmget", 0, SIZE, 0o5600)
+    call("shmctl", held, 0, 0)
+judge_all(mapped=mapped, file=lambda: os.close(call("memfd_create", b"x", 4)), shared=shared)
+"#;
+        let control = host.outside(probe, &[]);
+        host.inside(&[], probe, &[]).denied_unlike(&control, "EPERM");
+    }
+
     fn fork_bomb(host) not_on_pods "the number of processes is the kubelet's; `kubernetes::pods` tries it" {
         let probe = r#"
 def bomb():

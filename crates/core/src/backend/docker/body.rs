@@ -136,6 +136,8 @@ pub(super) fn arguments(plan: &Plan, container: &ContainerPlan) -> Vec<String> {
         words.extend([
             "--open-files".to_owned(),
             plan.limits.open_files.to_string(),
+            "--file-size".to_owned(),
+            plan.limits.file_size.0.to_string(),
         ]);
     }
     words
@@ -316,7 +318,7 @@ fn security(container: &ContainerPlan) -> Vec<String> {
 fn ulimits(plan: &Plan, container: &ContainerPlan) -> Vec<ResourcesUlimits> {
     let mut all = BTreeMap::new();
     if container.defaults == Defaults::Tight {
-        let size = plan.limits.file_size.0 as i64;
+        let size = plan.limits.guest_file_size() as i64;
         let files = plan.limits.open_files.max(GUEST_FILES) as i64;
         all.extend(
             [

@@ -21,7 +21,7 @@ pub use engine::{Endpoint, Surroundings};
 pub use sweep::Swept;
 
 use crate::backend::progress::Listener;
-use crate::backend::{Backend, Io, Notes, Place, SandboxInfo, SandboxState};
+use crate::backend::{Backend, Io, Notes, Place, SandboxInfo, SandboxState, source};
 use crate::container::ContainerPlan;
 use crate::plan::{
     Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId, random_hex,
@@ -188,8 +188,7 @@ impl Docker {
             _ => None,
         };
         for path in plan.mounts.iter().map(|mount| &mount.from).chain(folder) {
-            std::fs::metadata(path)
-                .map_err(|e| Failure::io(format!("cannot mount {}", path.display()), &e))?;
+            source(path)?;
         }
         Ok(())
     }

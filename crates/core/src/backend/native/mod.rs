@@ -16,7 +16,7 @@ use record::{Record, Store};
 use ringfence_jail::{
     Cgroup, CgroupLimits, Hierarchy, Item, Jail, Janitor, LastWords, Owner, Request, Stage,
 };
-use ringfence_proto::{Code, Failure};
+use ringfence_proto::{Certificate, Code, Failure};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::io;
@@ -45,6 +45,9 @@ const KERNEL: &str = "/run/ringfence-kernel";
 
 /// How long a sandbox that is ended may take to be gone.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long one whose connection broke may take to be seen to have ended.
+const MOMENT: Duration = Duration::from_secs(2);
 
 pub struct Native {
     config: Config,
@@ -267,10 +270,14 @@ impl Native {
             plan.limits.open_files.to_string(),
         ]);
         args.extend([
+            "--file-size".to_owned(),
+            plan.limits.file_size.0.to_string(),
+        ]);
+        args.extend([
             "--memory-limit".to_owned(),
             plan.limits.memory.0.to_string(),
         ]);
-        let mut skeleton = system::skeleton(plan);
+        let mut skeleton = system::skeleton(plan, interpreter.as_ref());
         // What is kept has kernels, mostly. Only an interpreter that the operator has chosen is run
         // outside of a sandbox.
         if plan.lifetime == Lifetime::Kept
@@ -410,12 +417,14 @@ fn explain(words: &LastWords) -> Failure {
         (Stage::Mounts, 2) => Code::NotFound,
         (Stage::Prepare, 2) => Code::NotFound,
         (_, 28) => Code::NoSpace,
+        // A link on the path of a mount, or another owner than a moment before.
+        (Stage::Mounts, 40 | 116) => Code::Forbidden,
         (Stage::Mounts | Stage::Root | Stage::Cgroup, 1 | 13) => Code::Unenforceable,
         _ => Code::Internal,
     };
     let failure = Failure::new(code, words.to_string());
     match code {
-        Code::NotFound => failure,
+        Code::NotFound | Code::Forbidden => failure,
         _ => failure.hint("`ringfence doctor` shows what this host allows, and how to change it"),
     }
 }
@@ -551,6 +560,14 @@ impl Backend for Native {
     async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
         self.blocking(|native| native.store.write_notes(id, notes))
             .await
+    }
+
+    async fn autopsy(&self, id: &SandboxId) -> Option<Certificate> {
+        let looked = self.blocking(|native| {
+            let record = native.store.read(id)?;
+            Ok(record.and_then(|record| record.fate(MOMENT)))
+        });
+        looked.await.ok().flatten()
     }
 
     async fn tidy(&self) -> Result<(), Failure> {

@@ -3,8 +3,9 @@
 use crate::backend::Notes;
 use crate::backend::process::Process;
 use crate::plan::{Lifetime, Plan, SandboxId};
+use crate::spec::Workspace;
 use ringfence_jail::Cgroup;
-use ringfence_proto::{Code, Failure};
+use ringfence_proto::{Cause, Certificate, Code, Ended, Failure};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -92,6 +93,42 @@ impl Record {
         for pidfd in gone {
             wait(&pidfd, patience);
         }
+    }
+
+    /// Why it ended, if it has, or does within this time.
+    pub(super) fn fate(&self, patience: Duration) -> Option<Certificate> {
+        let process = self.process.as_ref()?;
+        if let Some(pidfd) = process.watch() {
+            wait(&pidfd, patience);
+        }
+        if process.is_alive() {
+            return None;
+        }
+        let mut certificate = if self.cgroup.as_ref().is_some_and(|c| c.oom_kills() > 0) {
+            let limit = self.plan.limits.memory;
+            let message = format!("the sandbox used more than {limit} of memory and was ended");
+            let next = "use less memory at a time, or ask for more";
+            Certificate {
+                limit: Some(limit.to_string()),
+                ..Certificate::new(Cause::Memory, Ended::Sandbox, message, false, next)
+            }
+        } else {
+            let message =
+                "the guest was killed or crashed, and the sandbox ended with all that ran in it";
+            Certificate::new(
+                Cause::Killed,
+                Ended::Sandbox,
+                message,
+                false,
+                "run it again",
+            )
+        };
+        let on_disk = matches!(
+            self.plan.workspace,
+            Workspace::Disk | Workspace::Folder { .. }
+        );
+        certificate.survived.files = on_disk;
+        Some(certificate)
     }
 
     fn in_cgroup(&self) -> Vec<Process> {

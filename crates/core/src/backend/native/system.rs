@@ -1,6 +1,7 @@
 //! The root of a native sandbox: the host's system read-only with a minimal `/etc`, or a folder.
 
 use crate::backend::native::workspace;
+use crate::backend::source;
 use crate::interpreter::Interpreter;
 use crate::plan::{Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
@@ -8,7 +9,6 @@ use ringfence_jail::{Access as JailAccess, Cgroup, Item, LIMITS, Mount, Owner, R
 use ringfence_proto::Failure;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// First of the host users that sandboxes of root run as, each as one of its own; far from what
@@ -37,12 +37,14 @@ pub(super) fn identity(id: &SandboxId) -> (u32, u32) {
 
 /// The whole environment of a sandbox: nothing of the host's comes in.
 pub(super) fn environment(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec<(String, String)> {
-    let mut path = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin".to_owned();
-    if let Some(bin) = interpreter.and_then(|i| i.executable.parent())
-        && !path.split(':').any(|p| Path::new(p) == bin)
-    {
-        path = format!("{}:{path}", bin.display());
-    }
+    let usual = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
+    let path: String = interpreter
+        .into_iter()
+        .flat_map(Interpreter::search_path)
+        .filter(|bin| !usual.split(':').any(|p| Path::new(p) == *bin))
+        .map(|bin| format!("{}:", bin.display()))
+        .chain([usual.to_owned()])
+        .collect();
     let mut env = std::collections::BTreeMap::from([
         ("PATH".to_owned(), path),
         ("HOME".to_owned(), plan.workspace_at.display().to_string()),
@@ -55,7 +57,14 @@ pub(super) fn environment(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec
 }
 
 /// Small files and links of the root.
-pub(super) fn skeleton(plan: &Plan) -> Vec<Item> {
+pub(super) fn skeleton(plan: &Plan, interpreter: Option<&Interpreter>) -> Vec<Item> {
+    let mut items = root(plan);
+    let links = interpreter.into_iter().flat_map(|i| i.links.clone());
+    items.extend(links.map(|(path, target)| Item::Link { path, target }));
+    items
+}
+
+fn root(plan: &Plan) -> Vec<Item> {
     let file = |path: &str, text: &str| Item::File {
         path: path.into(),
         text: text.to_owned(),
@@ -194,8 +203,8 @@ pub(super) fn mounts(
             let etc: Vec<&str> = named.map_or_else(usual, |n| n.iter().map(|n| &**n).collect());
             for name in etc.iter().chain(network) {
                 let path = Path::new("/etc").join(name);
-                if path.exists() {
-                    mounts.push(read_only(path.clone(), path));
+                if let Ok(from) = path.canonicalize() {
+                    mounts.push(read_only(from, path));
                 }
             }
         }
@@ -246,12 +255,12 @@ pub(super) fn mounts(
 
 /// A file or folder of the host, seen as the sandbox's own where root can arrange that.
 fn host(from: &Path, to: PathBuf, access: Access) -> Result<Mount, Failure> {
-    let metadata = fs::metadata(from)
-        .map_err(|e| Failure::io(format!("cannot mount {}", from.display()), &e))?;
+    let found = rustix::fs::fstat(source(from)?)
+        .map_err(|e| Failure::io(format!("cannot mount {}", from.display()), &e.into()))?;
     let owner = if rustix::process::geteuid().is_root() {
         Owner::Mapped {
-            uid: metadata.uid(),
-            gid: metadata.gid(),
+            uid: found.st_uid,
+            gid: found.st_gid,
         }
     } else {
         Owner::Same
@@ -275,7 +284,7 @@ pub(super) fn rlimits(plan: &Plan, cgroup: Option<&Cgroup>) -> Vec<Rlimit> {
     let limited = |controller: &str| cgroup.is_some_and(|c| c.hierarchy.has(controller));
     let mut all = LIMITS.to_vec();
     all.extend([
-        Rlimit::of(Resource::FileSize, plan.limits.file_size.0),
+        Rlimit::of(Resource::FileSize, plan.limits.guest_file_size()),
         Rlimit::of(Resource::OpenFiles, plan.limits.open_files.max(GUEST_FILES)),
     ]);
     if !limited("pids") {

@@ -280,7 +280,7 @@ async fn owners(native: &Native) -> Result<Check, Failure> {
     }
     let folder = Folder::make(&settings::cache())?;
     let mount = MountSpec {
-        from: folder.path.clone(),
+        from: folder.path.canonicalize().unwrap_or_default(),
         to: "/data".into(),
         access: Access::ReadWrite,
     };
