@@ -328,7 +328,8 @@ impl Kubernetes {
                 if claimed.is_some_and(|claimed| claimed.suspended) {
                     self.mark_volume(id, false, None).await?;
                 }
-                info(&pod).ok_or_else(|| unknown(id))
+                // Another server is removing it by now.
+                info(&pod).ok_or_else(|| exists(id))
             }
             Err(failure) => {
                 let extent = match claimed.is_some_and(|claimed| claimed.made) {
