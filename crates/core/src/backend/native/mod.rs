@@ -6,7 +6,7 @@ mod system;
 mod workspace;
 
 use crate::backend::process::Process;
-use crate::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
+use crate::backend::{Backend, Io, Notes, SandboxInfo};
 use crate::interpreter::Interpreter;
 use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
@@ -149,15 +149,20 @@ impl Native {
 
     /// Makes a sandbox; on failure nothing of it is left.
     fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
-        let (existing, folder) = self.store.claim(plan)?;
         // As long as this is held, nobody takes what is half made for abandoned.
-        let _making = self.store.lock(&plan.id);
-        let made = self.make_in(plan, &folder);
-        // The failure at hand is the one to tell; what could not be put right is swept later.
-        if made.is_err() && existing {
-            let _ = self.store.mark_suspended(&plan.id);
-        } else if made.is_err() {
-            let _ = self.store.remove(&plan.id);
+        let claim = self.store.claim(plan)?;
+        if let Some(record) = &claim.again
+            && self.store.had_guest(&plan.id)
+        {
+            // Who started it last was killed before its guest was noted; two would share its files.
+            self.stop(record, PATIENCE)?;
+        }
+        let made = self.make_in(plan, &claim.folder);
+        match (&made, &claim.again) {
+            (Ok(_), Some(_)) => self.store.mark_running(&plan.id),
+            // The failure at hand is the one to tell; what could not be put right is swept later.
+            (Err(_), None) => drop(self.store.remove(&plan.id)),
+            (Ok(_), None) | (Err(_), Some(_)) => {}
         }
         made
     }
@@ -521,10 +526,14 @@ impl Backend for Native {
 
     async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
         self.blocking(|native| {
-            let record = native
-                .store
-                .read(id)?
-                .ok_or_else(|| Failure::new(Code::NotFound, format!("there is no sandbox {id}")))?;
+            let unknown = || Failure::new(Code::NotFound, format!("there is no sandbox {id}"));
+            let seen = native.store.read(id)?.ok_or_else(unknown)?;
+            let _lock = native.store.locked(id).map_err(|_| unknown())?;
+            let record = native.store.read(id)?.ok_or_else(unknown)?;
+            if record.process != seen.process {
+                // Another suspended it meanwhile, or has started it again by now.
+                return Ok(());
+            }
             match &record.plan.workspace {
                 Workspace::Disk
                 | Workspace::Folder {
@@ -582,11 +591,7 @@ impl Record {
     fn info(&self) -> SandboxInfo {
         SandboxInfo {
             plan: self.plan.clone(),
-            state: match &self.process {
-                Some(process) if process.is_alive() => SandboxState::Running,
-                Some(_) => SandboxState::Dead,
-                None => SandboxState::Suspended,
-            },
+            state: self.state(),
             created: self.created,
             notes: self.notes.clone(),
         }

@@ -1,7 +1,7 @@
 //! What the host knows of its native sandboxes: a folder each, from which any process finds them.
 
-use crate::backend::Notes;
 use crate::backend::process::Process;
+use crate::backend::{Notes, SandboxState};
 use crate::plan::{Lifetime, Plan, SandboxId};
 use ringfence_jail::Cgroup;
 use ringfence_proto::{Code, Failure};
@@ -78,6 +78,19 @@ impl Record {
         }
     }
 
+    /// Its processes have ended and its files are kept.
+    fn is_suspended(&self) -> bool {
+        self.suspended && !self.process.as_ref().is_some_and(Process::is_alive)
+    }
+
+    pub(super) fn state(&self) -> SandboxState {
+        match &self.process {
+            Some(process) if process.is_alive() => SandboxState::Running,
+            Some(_) if !self.suspended => SandboxState::Dead,
+            _ => SandboxState::Suspended,
+        }
+    }
+
     /// Ends every process of it. The guest is the init of its pid namespace, so all go with it,
     /// but only when it gets to run; so that nothing keeps it from that, all are told.
     pub(super) fn kill(&self, patience: Duration) {
@@ -131,6 +144,14 @@ pub struct Leftovers {
     pub stuck: Vec<(SandboxId, String)>,
 }
 
+/// The right to make a sandbox, or to start it again.
+pub(super) struct Claim {
+    pub folder: PathBuf,
+    /// What it was when it was suspended.
+    pub again: Option<Record>,
+    _lock: fs::File,
+}
+
 /// The state folder.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -166,26 +187,36 @@ impl Store {
         self.root.join(id.as_str())
     }
 
-    /// Takes the folder of a new sandbox, or of a suspended one that is to run again.
-    pub(super) fn claim(&self, plan: &Plan) -> Result<(bool, PathBuf), Failure> {
+    /// Takes the folder of a new sandbox, or of a suspended one that is to run again. The lock is
+    /// the claim, and what says that files are kept stays until the guest is noted: whoever is
+    /// killed in between leaves a sandbox that is suspended, for the next one to claim.
+    pub(super) fn claim(&self, plan: &Plan) -> Result<Claim, Failure> {
         let folder = self.folder(&plan.id);
-        let what = || format!("cannot make the folder {}", folder.display());
+        let failed = |e| Failure::io(format!("cannot make the folder {}", folder.display()), &e);
+        let taken = || {
+            let message = format!("sandbox {} exists already", plan.id);
+            Failure::new(Code::AlreadyExists, message)
+        };
         match fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Ok(()) => Ok((false, folder)),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                // Removing the marker is the claim: only one caller can.
-                match fs::remove_file(folder.join(SUSPENDED)) {
-                    Ok(()) => {
-                        let _ = fs::remove_file(folder.join(SOCKET));
-                        Ok((true, folder))
-                    }
-                    Err(_) => Err(Failure::new(
-                        Code::AlreadyExists,
-                        format!("sandbox {} exists already", plan.id),
-                    )),
-                }
+            Ok(()) => {
+                let lock = self.locked(&plan.id).map_err(failed)?;
+                Ok(Claim {
+                    folder,
+                    again: None,
+                    _lock: lock,
+                })
             }
-            Err(e) => Err(Failure::io(what(), &e)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let lock = self.lock(&plan.id).ok_or_else(taken)?;
+                let record = self.read(&plan.id).ok().flatten();
+                let again = record.filter(Record::is_suspended).ok_or_else(taken)?;
+                Ok(Claim {
+                    folder,
+                    again: Some(again),
+                    _lock: lock,
+                })
+            }
+            Err(e) => Err(failed(e)),
         }
     }
 
@@ -237,21 +268,34 @@ impl Store {
     pub(super) fn forget_process(&self, id: &SandboxId) -> Result<(), Failure> {
         let folder = self.folder(id);
         let what = || format!("cannot suspend sandbox {id}");
-        self.mark_suspended(id)
-            .map_err(|e| Failure::io(what(), &e))?;
-        match fs::remove_file(folder.join(PROCESS)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io(what(), &e)),
-            _ => Ok(()),
+        // From here on, whoever creates it again gets it with its files.
+        fs::write(folder.join(SUSPENDED), b"").map_err(|e| Failure::io(what(), &e))?;
+        // A socket that is there means that a guest was started.
+        for name in [PROCESS, SOCKET] {
+            match fs::remove_file(folder.join(name)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(Failure::io(what(), &e));
+                }
+                _ => {}
+            }
         }
+        Ok(())
     }
 
-    /// From here on, whoever creates it again gets it with its files.
-    pub(super) fn mark_suspended(&self, id: &SandboxId) -> io::Result<()> {
-        fs::write(self.folder(id).join(SUSPENDED), b"")
+    /// Its guest is noted. Where this is not done, that counts more.
+    pub(super) fn mark_running(&self, id: &SandboxId) {
+        let _ = fs::remove_file(self.folder(id).join(SUSPENDED));
+    }
+
+    /// Whether a guest was started, noted or not, since it was suspended; then its socket goes.
+    pub(super) fn had_guest(&self, id: &SandboxId) -> bool {
+        fs::remove_file(self.folder(id).join(SOCKET)).is_ok()
     }
 
     pub(super) fn remove(&self, id: &SandboxId) -> Result<(), Failure> {
         let folder = self.folder(id);
+        // Without a record nobody takes what is left of it for a sandbox.
+        let _ = fs::remove_file(folder.join(RECORD));
         match fs::remove_dir_all(&folder) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io(
                 format!("cannot remove {}", folder.display()),
@@ -283,11 +327,18 @@ impl Store {
         modified.is_ok_and(|m| m.elapsed().is_ok_and(|age| age > Duration::from_secs(5)))
     }
 
-    /// The right to remove an abandoned sandbox; absent where another process has it.
+    /// The right to start, suspend or sweep a sandbox; absent where another has it.
     pub(super) fn lock(&self, id: &SandboxId) -> Option<fs::File> {
         let folder = fs::File::open(self.folder(id)).ok()?;
         folder.try_lock().ok()?;
         Some(folder)
+    }
+
+    /// The same, waited for.
+    pub(super) fn locked(&self, id: &SandboxId) -> io::Result<fs::File> {
+        let folder = fs::File::open(self.folder(id))?;
+        folder.lock()?;
+        Ok(folder)
     }
 
     pub(super) fn socket(&self, id: &SandboxId) -> Result<Socket, Failure> {
@@ -312,5 +363,72 @@ fn make_private(path: &Path) -> io::Result<()> {
     {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, resolve};
+    use crate::spec::SandboxSpec;
+
+    fn plan() -> Plan {
+        let claimed = [Control::Isolation, Control::SystemCalls, Control::Network];
+        let guarantees = Guarantees {
+            backend: "native".to_owned(),
+            disk_workspace: DiskWorkspace::Limited,
+            image: None,
+            controls: claimed
+                .map(|control| (control, (Hold::Sandbox, "pretended".to_owned())))
+                .into(),
+        };
+        resolve(SandboxSpec::default(), Lifetime::Kept, &guarantees).unwrap()
+    }
+
+    fn of_the_dead() -> Process {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let process = Process::of(child.id() as i32).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        process
+    }
+
+    #[test]
+    fn whoever_is_killed_while_it_starts_a_suspended_one_again_leaves_it_suspended() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let plan = plan();
+        let made = store.claim(&plan).unwrap();
+        assert!(made.again.is_none());
+        let mut record = Record::new(plan.clone(), None);
+        record.maker = Some(of_the_dead());
+        record.process = record.maker.clone();
+        store.write(&record).unwrap();
+        let read = || store.read(&plan.id).unwrap().unwrap();
+        // Nobody was told of one that was cut off before it began.
+        assert!(read().is_abandoned());
+        store.write_process(&record).unwrap();
+        assert_eq!(read().state(), SandboxState::Dead);
+        drop(made);
+        store.forget_process(&plan.id).unwrap();
+        let taken = |claim: Result<Claim, Failure>| claim.err().map(|failure| failure.code);
+        for _ in 0..2 {
+            let claim = store.claim(&plan).unwrap();
+            assert!(claim.again.is_some());
+            assert_eq!(taken(store.claim(&plan)), Some(Code::AlreadyExists));
+            // Here it is killed: the system lets go of the lock, and nothing else happens.
+            drop(claim);
+            assert!(!read().is_abandoned());
+            assert_eq!(read().state(), SandboxState::Suspended);
+        }
+        let claim = store.claim(&plan).unwrap();
+        record.process = Process::own();
+        store.write_process(&record).unwrap();
+        assert_eq!(read().state(), SandboxState::Running);
+        drop(claim);
+        assert_eq!(taken(store.claim(&plan)), Some(Code::AlreadyExists));
     }
 }
