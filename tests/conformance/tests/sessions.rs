@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use ringfence_conformance::Fake;
-use ringfence_core::backend::{Io, Notes, SandboxInfo};
+use ringfence_core::backend::{Io, SandboxInfo};
 use ringfence_core::plan::{Guarantees, Limits, Plan, SandboxId};
 use ringfence_core::proto::{KernelRequest, RunRequest};
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Owner, Quotas, Reaped, Terms};
@@ -238,8 +238,8 @@ impl Backend for Meddled {
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
         self.fake.destroy(id).await
     }
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        self.fake.annotate(id, notes).await
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        self.fake.annotate(id, name, value).await
     }
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
         match self.unlisted.load(Ordering::Relaxed) {

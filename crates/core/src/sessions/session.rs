@@ -207,14 +207,14 @@ impl Session {
     /// Notes something where every server finds it.
     pub async fn set_note(&self, name: &str, value: String) -> Result<(), Failure> {
         let _one = self.noting.lock().await;
-        // Another server may have noted something since.
-        let mut notes = match self.backend.find(&self.plan.id).await? {
-            Some(info) => info.notes,
-            None => return Err(self.gone()),
+        let found = self.backend.find(&self.plan.id).await?;
+        let Some(info) = found.filter(|info| self.is_in(info)) else {
+            return Err(self.gone());
         };
-        notes.insert(name.to_owned(), value);
-        self.backend.annotate(&self.plan.id, &notes).await?;
-        self.lock().notes = notes;
+        self.backend.annotate(&self.plan.id, name, &value).await?;
+        // Another server may have noted something else.
+        self.refresh(&info);
+        self.lock().notes.insert(name.to_owned(), value);
         Ok(())
     }
 

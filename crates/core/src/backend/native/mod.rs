@@ -6,7 +6,7 @@ mod system;
 mod workspace;
 
 use crate::backend::process::Process;
-use crate::backend::{Backend, Io, Notes, SandboxInfo};
+use crate::backend::{Backend, Io, SandboxInfo};
 use crate::interpreter::Interpreter;
 use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
@@ -557,8 +557,8 @@ impl Backend for Native {
         self.blocking(|native| native.end(id)).await
     }
 
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        self.blocking(|native| native.store.write_notes(id, notes))
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        self.blocking(|native| native.store.note(id, name, value))
             .await
     }
 

@@ -1,7 +1,7 @@
 //! What the host knows of its native sandboxes: a folder each, from which any process finds them.
 
 use crate::backend::process::Process;
-use crate::backend::{Notes, SandboxState};
+use crate::backend::{Notes, SandboxState, notes};
 use crate::plan::{Lifetime, Plan, SandboxId};
 use ringfence_jail::Cgroup;
 use ringfence_proto::{Code, Failure};
@@ -15,7 +15,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const RECORD: &str = "sandbox.json";
 const PROCESS: &str = "process.json";
-const NOTES: &str = "notes.json";
 const SUSPENDED: &str = "suspended";
 const SOCKET: &str = "guest.sock";
 
@@ -228,8 +227,9 @@ impl Store {
         self.put(&record.plan.id, PROCESS, &record.process)
     }
 
-    pub(super) fn write_notes(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        self.put(id, NOTES, notes)
+    pub(super) fn note(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        notes::set(&self.folder(id), name, value)
+            .map_err(|e| Failure::io(format!("cannot note something about sandbox {id}"), &e))
     }
 
     fn put(&self, id: &SandboxId, name: &str, value: &impl Serialize) -> Result<(), Failure> {
@@ -257,10 +257,7 @@ impl Store {
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .flatten();
-        record.notes = fs::read(folder.join(NOTES))
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
+        record.notes = notes::read(&folder);
         record.suspended = folder.join(SUSPENDED).exists();
         Ok(Some(record))
     }
