@@ -395,12 +395,16 @@ impl Session {
                     }
                 }
                 SandboxState::Suspended => self.resume(&info).await?,
-                SandboxState::Dead if self.is_durable() => match self.backend.suspend(id).await {
-                    Ok(()) => self.resume(&info).await?,
-                    // Somebody removed it meanwhile: the next look says so.
-                    Err(failure) if failure.code == Code::NotFound => {}
-                    Err(failure) => return Err(failure),
-                },
+                SandboxState::Dead if self.is_durable() => {
+                    if let Err(failure) = self.backend.suspend(id).await {
+                        // Somebody may have removed it meanwhile.
+                        return Err(match self.backend.find(id).await? {
+                            Some(_) => failure,
+                            None => self.gone(),
+                        });
+                    }
+                    self.resume(&info).await?;
+                }
                 SandboxState::Dead => {
                     let gone = self.gone();
                     return Err(match gone.hint {

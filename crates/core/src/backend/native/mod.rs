@@ -12,7 +12,7 @@ use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, Sand
 use crate::spec::{Access, Network, Workspace};
 use async_trait::async_trait;
 use bytecode::Bytecode;
-use record::{Record, Store};
+use record::{Record, Store, unknown};
 use ringfence_jail::{
     Cgroup, CgroupLimits, Hierarchy, Item, Jail, Janitor, LastWords, Owner, Request, Stage,
 };
@@ -396,10 +396,14 @@ impl Native {
                     }
                 }
                 Ok(_) => {}
-                // A record that can't be read belongs to a creation that was cut off.
+                // Without a record it is a creation that was cut off.
                 Err(_) if self.store.is_stale(&id) => {
                     self.store.remove(&id)?;
                     swept.sandboxes.push(id);
+                }
+                // Another version may read what this one can't, and its files are somebody's.
+                Err(failure) if failure.code == Code::Internal => {
+                    swept.stuck.push((id, failure.message));
                 }
                 Err(_) => {}
             }
@@ -509,10 +513,7 @@ impl Backend for Native {
         let socket = self.store.socket(id)?;
         match tokio::net::UnixStream::connect(&socket.path()).await {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Failure::new(
-                Code::NotFound,
-                format!("there is no sandbox {id}"),
-            )),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(unknown(id)),
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Err(Failure::new(
                 Code::Unavailable,
                 format!("sandbox {id} has ended"),
@@ -526,10 +527,9 @@ impl Backend for Native {
 
     async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
         self.blocking(|native| {
-            let unknown = || Failure::new(Code::NotFound, format!("there is no sandbox {id}"));
-            let seen = native.store.read(id)?.ok_or_else(unknown)?;
-            let _lock = native.store.locked(id).map_err(|_| unknown())?;
-            let record = native.store.read(id)?.ok_or_else(unknown)?;
+            let seen = native.store.read(id)?.ok_or_else(|| unknown(id))?;
+            let _lock = native.store.locked(id).map_err(|_| unknown(id))?;
+            let record = native.store.read(id)?.ok_or_else(|| unknown(id))?;
             if record.process != seen.process {
                 // Another suspended it meanwhile, or has started it again by now.
                 return Ok(());

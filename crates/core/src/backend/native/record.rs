@@ -318,9 +318,13 @@ impl Store {
         Ok(ids)
     }
 
-    /// A folder without a readable record that nobody holds, and older than it takes to hold it.
+    /// A folder without a record that nobody holds, and older than it takes to hold it.
     pub(super) fn is_stale(&self, id: &SandboxId) -> bool {
-        let modified = fs::metadata(self.folder(id)).and_then(|m| m.modified());
+        let folder = self.folder(id);
+        if folder.join(RECORD).exists() {
+            return false;
+        }
+        let modified = fs::metadata(folder).and_then(|m| m.modified());
         modified.is_ok_and(|m| m.elapsed().is_ok_and(|age| age > Duration::from_secs(5)))
     }
 
@@ -344,12 +348,13 @@ impl Store {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(CWD, &folder, flags, Mode::empty()) {
             Ok(folder) => Ok(Socket { folder }),
-            Err(_) => Err(Failure::new(
-                Code::NotFound,
-                format!("there is no sandbox {id}"),
-            )),
+            Err(_) => Err(unknown(id)),
         }
     }
+}
+
+pub(super) fn unknown(id: &SandboxId) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no sandbox {id}"))
 }
 
 fn make_private(path: &Path) -> io::Result<()> {
@@ -427,5 +432,23 @@ mod tests {
         assert_eq!(read().state(), SandboxState::Running);
         drop(claim);
         assert_eq!(taken(store.claim(&plan)), Some(Code::AlreadyExists));
+    }
+    #[test]
+    fn a_record_that_this_version_cannot_read_is_no_creation_that_was_cut_off() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let plan = plan();
+        drop(store.claim(&plan).unwrap());
+        let old = SystemTime::now() - Duration::from_secs(60);
+        let age = || {
+            let folder = fs::File::open(store.folder(&plan.id)).unwrap();
+            folder.set_modified(old).unwrap();
+        };
+        age();
+        assert!(store.is_stale(&plan.id));
+        let written = r#"{"by": "another version"}"#;
+        fs::write(store.folder(&plan.id).join(RECORD), written).unwrap();
+        age();
+        assert!(store.read(&plan.id).is_err() && !store.is_stale(&plan.id));
     }
 }
