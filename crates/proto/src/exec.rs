@@ -253,6 +253,17 @@ pub struct JobInfo {
     pub state: JobState,
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
+    /// Those who follow it or wait for it now, by whichever server.
+    #[serde(default)]
+    pub readers: u32,
+    /// Since the last of them went, or since its start.
+    #[serde(default = "for_ever")]
+    pub unread_ms: u64,
+}
+
+/// A guest that does not know who reads has heard of nobody.
+fn for_ever() -> u64 {
+    u64::MAX
 }
 
 /// `GET /jobs/{id}/events`: everything from these positions on; with `follow`, until the end.

@@ -71,9 +71,10 @@ class Client:
                 except (OSError, EOFError, Unavailable) as error:
                     if isinstance(error, Unavailable) and error.status is not None:
                         raise
-                    await self.io.sleep(_PAUSES[1])
                 finally:
                     await chunks.aclose()
+                if not flow.done:
+                    await self.io.sleep(flow.pause)
         finally:
             if flow.cancel is not None and not flow.done:
                 await self.forget(flow.cancel)

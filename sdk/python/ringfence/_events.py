@@ -9,8 +9,12 @@ from ._wire import Request
 from .errors import failure, unreachable
 from .results import Event
 
-#: How often a reader that was cut off comes back without having seen anything new.
-_TRIES = 5
+#: How often a reader that was cut off comes back without having seen anything new; fewer times
+#: where it has seen nothing at all, for then there may be no server.
+_TRIES = 8
+_FIRST_TRIES = 3
+#: The longest wait between two tries, in seconds.
+_LONGEST = 3.0
 
 
 class Flow:
@@ -33,11 +37,16 @@ class Flow:
         """What to send now; None after the last event."""
         if self.done:
             return None
-        if self._tries > _TRIES:
+        if self._tries > (_TRIES if self._position else _FIRST_TRIES):
             raise unreachable("the events of the job broke off", "the server may have stopped")
         self._tries += 1
         self._buffer.clear()
         return self._next
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next try: twice the last ones, while nothing new comes."""
+        return float(min(0.05 * 2**self._tries, _LONGEST))
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that these bytes complete."""
@@ -62,9 +71,11 @@ class Flow:
         if kind == "failure":
             self.done = True
             raise failure(data)
-        self._position = fields.get("id", self._position)
+        position = fields.get("id", self._position)
+        if position != self._position:  # each connection begins with an event that brings nothing new
+            self._tries = 0
+        self._position = position
         headers = {**self._again.headers, "last-event-id": self._position}
         self._next = replace(self._again, headers=headers)
-        self._tries = 0
         self.done = kind == "done"
         return Event(kind, data, self._position)  # type: ignore[arg-type]

@@ -140,3 +140,17 @@ def test_events_that_never_come_end_in_an_error() -> None:
     with pytest.raises(Unavailable, match="broke off"):
         for _ in range(100):
             flow.request()
+
+
+def test_who_has_seen_events_has_patience() -> None:
+    """A server that is started again takes longer than a moment."""
+    flow = Flow(Request("POST", "/jobs"), Request("GET", "/events"), None)
+    flow.request()
+    flow.feed(b'event: stdout\nid: 3.0.0\ndata: {"text": "one"}\n\n')
+    pauses = []
+    with pytest.raises(Unavailable, match="broke off"):
+        for _ in range(100):
+            pauses.append(flow.pause)
+            flow.request()
+    assert sum(pauses) > 5 and max(pauses) <= 3
+    assert pauses[:-1] == sorted(pauses[:-1])

@@ -121,9 +121,10 @@ impl Backend for Fake {
         Ok(())
     }
 
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
         let mut all = self.all();
-        all.get_mut(id).ok_or_else(|| unknown(id))?.notes = notes.clone();
+        let notes = &mut all.get_mut(id).ok_or_else(|| unknown(id))?.notes;
+        notes.insert(name.to_owned(), value.to_owned());
         Ok(())
     }
 

@@ -2,14 +2,15 @@
 
 use async_trait::async_trait;
 use ringfence_conformance::Fake;
-use ringfence_core::backend::{Io, Notes, SandboxInfo};
+use ringfence_core::backend::{Io, SandboxInfo};
 use ringfence_core::plan::{Guarantees, Limits, Plan, SandboxId};
 use ringfence_core::proto::{KernelRequest, RunRequest};
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Owner, Quotas, Reaped, Terms};
 use ringfence_core::spec::SandboxSpec;
 use ringfence_core::{Backend, Code, Failure, Session, Sessions, Size};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -164,15 +165,56 @@ async fn what_is_idle_or_too_old_ends_and_what_is_in_use_does_not() -> Outcome {
     Ok(())
 }
 
-/// Counts how often guests are dialled.
-#[derive(Default)]
-struct Counted {
-    fake: Fake,
-    dials: AtomicUsize,
+/// What others do at the moment at which a guest is dialled, which then fails.
+enum Meddling {
+    /// The guest does not answer.
+    Silent,
+    /// Another server removes the sandbox.
+    Removed,
+    /// And then one has made another session with its key.
+    Replaced,
 }
 
+/// Others use the same engine, and meddle when they are told to.
+#[derive(Default)]
+struct Meddled {
+    fake: Fake,
+    dials: AtomicUsize,
+    meddling: Mutex<VecDeque<Meddling>>,
+    /// The list lacks everything.
+    unlisted: AtomicBool,
+}
+
+impl Meddled {
+    fn meddling(&self) -> MutexGuard<'_, VecDeque<Meddling>> {
+        self.meddling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn expect(&self, meddling: impl IntoIterator<Item = Meddling>) {
+        self.meddling().extend(meddling);
+    }
+
+    async fn replace(&self, id: &SandboxId) -> Result<(), Failure> {
+        let found = self.fake.find(id).await?;
+        self.fake.destroy(id).await?;
+        let Some(SandboxInfo { mut plan, .. }) = found else {
+            return Ok(());
+        };
+        for label in plan.labels.values_mut() {
+            if let Ok(mut session) = label.parse::<serde_json::Value>() {
+                session["created"]["wall"] = ANEW.into();
+                *label = session.to_string();
+            }
+        }
+        self.fake.create(&plan).await.map(drop)
+    }
+}
+
+/// When a session was made that took another's place.
+const ANEW: f64 = 1.0;
+
 #[async_trait]
-impl Backend for Counted {
+impl Backend for Meddled {
     async fn guarantees(&self) -> Result<Guarantees, Failure> {
         self.fake.guarantees().await
     }
@@ -181,7 +223,14 @@ impl Backend for Counted {
     }
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
         self.dials.fetch_add(1, Ordering::Relaxed);
-        self.fake.dial(id).await
+        let next = self.meddling().pop_front();
+        match next {
+            None => return self.fake.dial(id).await,
+            Some(Meddling::Silent) => {}
+            Some(Meddling::Removed) => self.fake.destroy(id).await?,
+            Some(Meddling::Replaced) => self.replace(id).await?,
+        }
+        Err(Failure::new(Code::Unavailable, "others meddled"))
     }
     async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
         self.fake.suspend(id).await
@@ -189,18 +238,24 @@ impl Backend for Counted {
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
         self.fake.destroy(id).await
     }
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        self.fake.annotate(id, notes).await
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        self.fake.annotate(id, name, value).await
     }
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
-        self.fake.list().await
+        match self.unlisted.load(Ordering::Relaxed) {
+            true => Ok(Vec::new()),
+            false => self.fake.list().await,
+        }
+    }
+    async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
+        self.fake.find(id).await
     }
 }
 
 /// A server before 100,000 sessions could not ask all of them at each look.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_asked_again_when_it_may_be_idle_and_not_before() -> Outcome {
-    let counted = Arc::new(Counted::default());
+    let counted = Arc::new(Meddled::default());
     let backend: Arc<dyn Backend> = Arc::clone(&counted) as _;
     let first = Sessions::new(Arc::clone(&backend), quotas());
     let (session, _) = first.create(new()).await?;
@@ -218,6 +273,63 @@ async fn a_session_is_asked_again_when_it_may_be_idle_and_not_before() -> Outcom
     session.set_terms(terms).await?;
     let expected = [(session.id.clone(), Reaped::Idle)];
     assert_eq!(second.reap().await?, expected);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_others_fight_for_is_given_in_the_end() -> Outcome {
+    let backend = Arc::new(Meddled::default());
+    let sessions = Sessions::new(Arc::clone(&backend) as _, quotas());
+    backend.expect([Meddling::Removed, Meddling::Removed]);
+    let (session, found) = sessions.create(keyed("wanted")).await?;
+    assert_eq!(found, Found::Made);
+    assert_eq!(run(&session, "print(1)").await?, "1\n");
+    // Another server finds it, just when somebody makes it anew.
+    let second = Sessions::new(Arc::clone(&backend) as _, quotas());
+    backend.expect([Meddling::Replaced]);
+    let (session, found) = second.create(keyed("wanted")).await?;
+    assert_eq!((found, session.created.wall), (Found::There, ANEW));
+    assert_eq!(run(&session, "print(2)").await?, "2\n");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_with_the_key_of_an_old_one_has_terms_of_its_own() -> Outcome {
+    let backend: Arc<dyn Backend> = Arc::new(Fake::default());
+    let first = Sessions::new(Arc::clone(&backend), quotas());
+    let second = Sessions::new(Arc::clone(&backend), quotas());
+    let mut short = keyed("again");
+    short.terms.max_lifetime = 0.0;
+    let (old, _) = first.create(short).await?;
+    let known = second.get(&old.id).await?;
+    first.remove(&old.id).await?;
+    let (new, found) = first.create(keyed("again")).await?;
+    assert_eq!((found, &new.id), (Found::Made, &known.id));
+    assert_eq!(second.reap().await?, []);
+    assert!(known.is_closing());
+    assert_eq!(run(&new, "print(1)").await?, "1\n");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_guest_that_does_not_answer_once_or_is_not_listed_is_not_ended() -> Outcome {
+    let backend = Arc::new(Meddled::default());
+    let first = Sessions::new(Arc::clone(&backend) as _, quotas());
+    let mut new = new();
+    new.terms.idle_timeout = 0.0;
+    let (session, _) = first.create(new).await?;
+    let second = Sessions::new(Arc::clone(&backend) as _, quotas());
+    let known = second.get(&session.id).await?;
+    backend.unlisted.store(true, Ordering::Relaxed);
+    assert!(second.list().await?.is_empty());
+    assert!(!known.is_closing());
+    backend.unlisted.store(false, Ordering::Relaxed);
+    backend.expect([Meddling::Silent]);
+    assert_eq!(second.reap().await?, []);
+    assert_eq!(run(&session, "print(1)").await?, "1\n");
+    // One that stays silent is over in the end.
+    backend.expect([Meddling::Silent]);
+    assert_eq!(second.reap().await?, [(session.id.clone(), Reaped::Idle)]);
     Ok(())
 }
 

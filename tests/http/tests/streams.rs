@@ -257,6 +257,29 @@ async fn grace_passes(server: &Server, session: &str, job: &str) -> Outcome {
 }
 
 #[tokio::test]
+async fn who_goes_on_reading_at_another_server_keeps_the_job() -> Outcome {
+    let args = ["--reader-grace", "0s", "--log-level", "debug"];
+    let first = Server::start(&args)?;
+    let second = Server::start_on(&first.state, &args, &[])?;
+    let id = first.session().await?;
+    let path = format!("/sessions/{id}/jobs");
+    let body = json!({"command": UNTIL_GO, "id": "moved"});
+    let mut events = first.events("POST", &path, Some(&body), None).await?;
+    events.until("stdout").await?;
+    let path = format!("{path}/moved/events");
+    let mut moved = second.events("GET", &path, None, None).await?;
+    moved.until("stdout").await?;
+    drop(events);
+    let left = |line: &str| line.contains("somebody reads it");
+    first.log_line(left).await?;
+    second.bash(&id, "touch go").await?;
+    let all = moved.until("done").await?;
+    let end = &all.last().ok_or("no end")?.data;
+    assert_eq!(end["return_code"], 0, "{end}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_nobody_reads_is_cancelled() -> Outcome {
     let server = Server::start(&["--reader-grace", "1s"])?;
     let id = server.session().await?;

@@ -3,9 +3,12 @@
 
 use ringfence_http_tests::{Outcome, Server, key, ringfence};
 use serde_json::Value;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Where a verb finds its sandboxes.
 struct Place {
@@ -385,5 +388,94 @@ fn clients_are_told_of_ringfence() -> Outcome {
         b"{ // mine\n}"
     );
     assert_eq!(run(&["emacs"])?.status.code(), Some(64));
+    Ok(())
+}
+
+/// Says so, and goes on when there is a file `go`.
+const UNTIL_GO: &str = "echo begun; until [ -e go ]; do sleep 0.02; done; echo over";
+
+/// A way to a server on which the first answer that holds `word` breaks off behind it.
+fn cutting(server: &Server, word: &'static [u8]) -> Outcome<(String, Arc<AtomicBool>)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let to = server.address().to_owned();
+    let cut = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&cut);
+    let pass = move |mut from: TcpStream, mut to: TcpStream, cut: Option<Arc<AtomicBool>>| {
+        let mut bytes = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            let part = &bytes[..count];
+            let holds = part.windows(word.len()).any(|window| window == word);
+            if to.write_all(part).is_err() {
+                break;
+            }
+            if holds
+                && cut
+                    .as_ref()
+                    .is_some_and(|cut| !cut.swap(true, Ordering::AcqRel))
+            {
+                break;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = to.shutdown(Shutdown::Both);
+    };
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let Ok(far) = TcpStream::connect(&to) else {
+                continue;
+            };
+            if let (Ok(near_too), Ok(far_too)) = (near.try_clone(), far.try_clone()) {
+                let cut = Some(Arc::clone(&seen));
+                std::thread::spawn(move || pass(near_too, far_too, None));
+                std::thread::spawn(move || pass(far, near, cut));
+            }
+        }
+    });
+    Ok((url, cut))
+}
+
+#[test]
+fn a_stream_that_is_cut_goes_on_where_it_was() -> Outcome {
+    let place = Place::remote()?;
+    place.ok(&["new", "work"])?;
+    let server = place.server.as_ref().ok_or("no server")?;
+    let (url, cut) = cutting(server, b"begun")?;
+    std::thread::scope(|scope| {
+        let args = ["exec", "work", "--url", &url, "--", "sh", "-c", UNTIL_GO];
+        let place = &place;
+        let running = scope.spawn(move || place.ok(&args));
+        while !cut.load(Ordering::Acquire) && !running.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        place.ok(&["exec", "work", "--", "touch", "go"])?;
+        let printed = running.join().map_err(|_| "it failed")??;
+        assert!(cut.load(Ordering::Acquire));
+        assert_eq!(printed, "begun\nover");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_server_that_stops_leaves_the_sessions_of_a_command_that_runs() -> Outcome {
+    let place = Place::local()?;
+    let mut server = Server::start_on(&place.state(), &[], &[])?;
+    let mut command = Command::new(ringfence());
+    command.args(["exec", "work", "--", "sh", "-c", UNTIL_GO]);
+    place.with(&mut command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
+    assert_eq!(lines.next().transpose()?.as_deref(), Some("begun"));
+    assert!(server.stop()?.success());
+    let going = place.run(&["exec", "work", "--", "touch", "go"], b"")?;
+    let over = lines.next().transpose()?;
+    let status = child.wait()?;
+    assert!(going.status.success(), "{}", shown(&going.stderr));
+    assert_eq!(over.as_deref(), Some("over"));
+    assert!(status.success());
     Ok(())
 }

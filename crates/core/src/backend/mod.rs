@@ -4,6 +4,7 @@ pub mod docker;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod native;
+mod notes;
 mod process;
 pub mod progress;
 
@@ -69,7 +70,8 @@ pub struct Place {
 /// - `destroy` answers when processes, memory and files are gone; destroying what is not there
 ///   is no failure.
 /// - `list` is the truth: it reads the engine, not a memory of our own. `find` is the same for one.
-/// - `annotate` replaces the notes of a sandbox as a whole; readers see the old or the new ones.
+/// - `annotate` sets one note of a sandbox. Others stay, also those that another server sets at the
+///   same moment; readers see the old or the new one.
 #[async_trait]
 pub trait Backend: Send + Sync {
     /// What this engine can enforce, on this host, now.
@@ -78,7 +80,7 @@ pub trait Backend: Send + Sync {
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure>;
     async fn suspend(&self, id: &SandboxId) -> Result<(), Failure>;
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure>;
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure>;
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure>;
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure>;
 
     /// Fails while no sandbox could be made or reached, for reasons of the engine.

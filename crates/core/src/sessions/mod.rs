@@ -16,13 +16,14 @@ pub use clock::Moment;
 pub use id::SessionId;
 pub use session::{Liveliness, OnIdle, Session, Terms, Use};
 
-use crate::backend::{Backend, SandboxState, progress};
-use crate::plan::{Lifetime, Limits, resolve_with};
+use crate::backend::{Backend, SandboxInfo, SandboxState, progress};
+use crate::plan::{Lifetime, Limits, random_hex, resolve_with};
 use crate::spec::SandboxSpec;
 use quota::Making;
 use ringfence_proto::{Code, Failure, KernelRequest};
 use session::Label;
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -30,9 +31,10 @@ pub use quota::{Owner, Quotas};
 pub use reaper::Reaped;
 pub use tools::{Listener, Registration};
 
-/// How often, and after what time each, one that another makes or removes is looked at again.
+/// How often, and after what time each, one that another makes or removes is looked at again. The
+/// time is drawn anew, so that two who gave way to each other do not meet again.
 const TRIES: u32 = 200;
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: RangeInclusive<u64> = 25..=75;
 
 /// The kernel that calls run in when they name none.
 pub const MAIN: &str = "main";
@@ -141,7 +143,7 @@ impl Sessions {
                 Ok(session) => match session.confirm().await {
                     Ok(()) => return Ok((session, Found::There)),
                     // It died and left nothing: its key is free for a new one.
-                    Err(_) if session.is_closing() => self.remove(&id).await?,
+                    Err(_) if session.is_closing() => self.clear(&session).await?,
                     Err(failure) => return Err(failure),
                 },
                 Err(failure) if failure.code != Code::NotFound => return Err(failure),
@@ -150,16 +152,25 @@ impl Sessions {
             match self.make(id.clone(), new.clone()).await {
                 Ok(session) => return Ok((session, Found::Made)),
                 // Another server was faster, or the last one of this key is still on its way out.
-                Err(failure) if failure.code == Code::AlreadyExists => {
-                    tokio::time::sleep(PAUSE).await;
-                }
+                Err(failure) if failure.code == Code::AlreadyExists => pause().await,
                 Err(failure) => return Err(failure),
             }
         }
         Err(Failure::new(
-            Code::Conflict,
+            Code::Unavailable,
             format!("session {id} is being made or removed by another, which does not finish"),
         ))
+    }
+
+    /// Takes away what is left of one that has ended. Its key may have been given anew meanwhile,
+    /// so nothing but that very one goes, and only when the engine says that it is dead.
+    async fn clear(&self, session: &Arc<Session>) -> Result<(), Failure> {
+        let left = self.find(&session.id).await?;
+        if left.is_some_and(|info| session.is_in(&info) && info.state == SandboxState::Dead) {
+            return self.remove(&session.id).await;
+        }
+        self.forget(session);
+        Ok(())
     }
 
     fn turn(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {
@@ -204,6 +215,14 @@ impl Sessions {
         };
         if let Err(failure) = started.await {
             session.close();
+            let left = self.find(&session.id).await;
+            if let Ok(left) = left
+                && !left.is_some_and(|info| session.is_in(&info))
+            {
+                // Others took it away, as servers do that make the same one.
+                let message = format!("session {} was removed while it was made", session.id);
+                return Err(Failure::new(Code::AlreadyExists, message).detail(failure));
+            }
             let _ = self.backend.destroy(&session.plan.id).await;
             return Err(failure);
         }
@@ -228,16 +247,21 @@ impl Sessions {
                 false => Ok(Arc::clone(session)),
             };
         }
-        let found = match self.backend.find(&id.sandbox()).await {
-            Ok(found) => found,
-            // Nobody knows whether it is there.
-            Err(failure) if failure.code == Code::Unavailable => return Err(failure),
-            // One that is being made right now has nothing to read yet.
-            Err(_) => None,
-        };
+        let found = self.find(id).await?;
         match found.and_then(|info| Session::of(info, &self.backend)) {
             Some(session) => Ok(self.adopt(session)),
             None => Err(unknown(id)),
+        }
+    }
+
+    /// Asks the engine.
+    async fn find(&self, id: &SessionId) -> Result<Option<SandboxInfo>, Failure> {
+        match self.backend.find(&id.sandbox()).await {
+            // Nobody knows whether it is there.
+            Err(failure) if failure.code == Code::Unavailable => Err(failure),
+            // One that is being made right now has nothing to read yet.
+            Err(_) => Ok(None),
+            found => found,
         }
     }
 
@@ -269,9 +293,19 @@ impl Sessions {
                 continue;
             };
             let seen = locked(&self.live).get(&id).cloned();
+            let seen = seen.filter(|session| {
+                // Of two with one key the later one counts.
+                let current = session.is_in(&info) || session.known_since >= begun;
+                if !current {
+                    self.forget(session);
+                }
+                current
+            });
             let session = match seen {
                 Some(session) => {
-                    session.refresh(&info);
+                    if session.is_in(&info) {
+                        session.refresh(&info);
+                    }
                     Some(session)
                 }
                 None if info.state == SandboxState::Dead => Session::of(info, &self.backend),
@@ -284,14 +318,17 @@ impl Sessions {
                 }
             }
         }
-        // What another server removed; what was made since the list was read is not on it.
-        locked(&self.live).retain(|id, session| {
-            let there = known.contains(id) || session.known_since >= begun;
-            if !there {
-                session.close();
+        // What another server removed; what was made since the list was read is not on it. A list
+        // may lack one that could not be looked at, and whoever uses that must not lose it.
+        let mut missing = self.known();
+        missing.retain(|session| !known.contains(&session.id) && session.known_since < begun);
+        for session in missing {
+            match self.find(&session.id).await {
+                Ok(Some(info)) if session.is_in(&info) => {}
+                Ok(_) => self.forget(&session),
+                Err(_) => {}
             }
-            there
-        });
+        }
         all.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(all)
     }
@@ -312,6 +349,15 @@ impl Sessions {
     pub async fn suspend(&self, session: &Session) -> Result<(), Failure> {
         session.suspend().await
     }
+}
+
+async fn pause() {
+    let (from, to) = (*PAUSE.start(), *PAUSE.end());
+    // Without any chance they are all alike, which is no worse than a fixed time.
+    let drawn = random_hex::<4>().ok();
+    let drawn = drawn.and_then(|hex| u64::from_str_radix(&hex, 16).ok());
+    let time = from + drawn.unwrap_or_default() % (to - from + 1);
+    tokio::time::sleep(Duration::from_millis(time)).await;
 }
 
 fn unknown(id: &SessionId) -> Failure {

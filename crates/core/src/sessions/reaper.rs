@@ -51,6 +51,9 @@ impl Sessions {
             }
             asked.spawn(async move {
                 let why = sessions.verdict(&session, state?).await?;
+                if !sessions.still_holds(&session, why).await {
+                    return None;
+                }
                 let ended = match why {
                     Reaped::Suspended => sessions.suspend(&session).await,
                     _ => sessions.remove(&session.id).await,
@@ -86,9 +89,12 @@ impl Sessions {
         if !session.may_be_idle(terms.idle_timeout) {
             return None;
         }
+        let silent = session.silent_since();
         let idle = match session.liveliness().await {
             Liveliness::Busy => return None,
-            Liveliness::Idle(idle) | Liveliness::Silent(idle) => idle,
+            Liveliness::Idle(idle) => idle,
+            // Until it became silent, others may have used it; and once is no silence.
+            Liveliness::Silent(idle) => idle.min(silent?.elapsed()),
         };
         if idle.as_secs_f64() < terms.idle_timeout {
             return None;
@@ -97,5 +103,14 @@ impl Sessions {
             OnIdle::Suspend if session.is_durable() => Some(Reaped::Suspended),
             _ => Some(Reaped::Idle),
         }
+    }
+
+    /// Asks the engine again: since it was listed another server may have given its key anew, or
+    /// started it again.
+    async fn still_holds(&self, session: &Session, why: Reaped) -> bool {
+        let Ok(Some(now)) = self.find(&session.id).await else {
+            return false;
+        };
+        session.is_in(&now) && (why != Reaped::Dead || now.state == SandboxState::Dead)
     }
 }

@@ -101,6 +101,8 @@ struct State {
     last_use: Instant,
     /// The latest moment at which it was active, as its guest said; none before that was asked.
     active: Option<Instant>,
+    /// Since when its guest, which alone knows of all uses, does not answer.
+    silent: Option<Instant>,
     /// What a caller does not know yet: that variables were lost.
     news: Option<Certificate>,
 }
@@ -150,6 +152,7 @@ impl Session {
                 terms: terms.unwrap_or(label.terms),
                 last_use: Instant::now(),
                 active: None,
+                silent: None,
                 news: None,
             }),
             registering: tokio::sync::Mutex::new(()),
@@ -159,6 +162,11 @@ impl Session {
             closing: watch::channel(false).0,
             reached: watch::channel(0).0,
         }))
+    }
+
+    /// Whether this is its own sandbox, and not that of a later session with its key.
+    pub(super) fn is_in(&self, info: &SandboxInfo) -> bool {
+        Label::read(&info.plan).is_some_and(|label| label.created == self.created)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -199,14 +207,14 @@ impl Session {
     /// Notes something where every server finds it.
     pub async fn set_note(&self, name: &str, value: String) -> Result<(), Failure> {
         let _one = self.noting.lock().await;
-        // Another server may have noted something since.
-        let mut notes = match self.backend.find(&self.plan.id).await? {
-            Some(info) => info.notes,
-            None => return Err(self.gone()),
+        let found = self.backend.find(&self.plan.id).await?;
+        let Some(info) = found.filter(|info| self.is_in(info)) else {
+            return Err(self.gone());
         };
-        notes.insert(name.to_owned(), value);
-        self.backend.annotate(&self.plan.id, &notes).await?;
-        self.lock().notes = notes;
+        self.backend.annotate(&self.plan.id, name, &value).await?;
+        // Another server may have noted something else.
+        self.refresh(&info);
+        self.lock().notes.insert(name.to_owned(), value);
         Ok(())
     }
 
@@ -374,7 +382,8 @@ impl Session {
                 Ok(io) => return GuestClient::connect(io).await,
                 Err(failure) => failure,
             };
-            let Some(info) = self.backend.find(id).await? else {
+            let found = self.backend.find(id).await?;
+            let Some(info) = found.filter(|info| self.is_in(info)) else {
                 return Err(self.gone());
             };
             self.refresh(&info);
@@ -387,7 +396,13 @@ impl Session {
                 }
                 SandboxState::Suspended => self.resume(&info).await?,
                 SandboxState::Dead if self.is_durable() => {
-                    self.backend.suspend(id).await?;
+                    if let Err(failure) = self.backend.suspend(id).await {
+                        // Somebody may have removed it meanwhile.
+                        return Err(match self.backend.find(id).await? {
+                            Some(_) => failure,
+                            None => self.gone(),
+                        });
+                    }
                     self.resume(&info).await?;
                 }
                 SandboxState::Dead => {
@@ -448,13 +463,22 @@ impl Session {
         let ago = match said {
             Liveliness::Busy => Duration::ZERO,
             Liveliness::Idle(ago) => ago,
-            Liveliness::Silent(_) => return said,
+            Liveliness::Silent(_) => {
+                self.lock().silent.get_or_insert_with(Instant::now);
+                return said;
+            }
         };
         // Another answer may be newer.
         let active = Instant::now().checked_sub(ago);
         let mut state = self.lock();
         state.active = state.active.max(active);
+        state.silent = None;
         said
+    }
+
+    /// Since when its guest has not answered whenever it was asked.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        self.lock().silent
     }
 
     async fn ask(&self) -> Liveliness {

@@ -9,10 +9,30 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use ringfence_proto::{Event, JobEnd, OutputQuery};
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::watch;
 
 /// Most bytes of one event.
 const CHUNK: usize = 64 << 10;
+
+/// Counts as a reader of a job until it is dropped. A server that lost its own asks whether others
+/// have one.
+pub(super) struct Reading(Arc<Job>);
+
+impl Reading {
+    pub(super) fn begin(job: &Arc<Job>) -> Self {
+        job.lock().readers += 1;
+        Self(Arc::clone(job))
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.readers = state.readers.saturating_sub(1);
+        state.read = Instant::now();
+    }
+}
 
 /// A reader of a job's events.
 struct Follower {
@@ -20,6 +40,7 @@ struct Follower {
     changed: watch::Receiver<u64>,
     at: OutputQuery,
     phase: Phase,
+    _reading: Option<Reading>,
     /// Held until the last event was taken.
     _tie: Option<Tie>,
 }
@@ -34,11 +55,13 @@ enum Phase {
 /// The events of a job as lines of JSON.
 pub(super) fn events(job: Arc<Job>, at: OutputQuery, tie: Option<Tie>) -> Response {
     let changed = job.changed.subscribe();
+    let reading = at.follow.then(|| Reading::begin(&job));
     let follower = Follower {
         job,
         changed,
         at,
         phase: Phase::First,
+        _reading: reading,
         _tie: tie,
     };
     let lines = stream::unfold(follower, async |mut follower| {

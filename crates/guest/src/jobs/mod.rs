@@ -11,8 +11,8 @@ use crate::log::Log;
 use crate::server::{Config, Guest};
 use crate::tree::{self, Supervisor};
 use ::http::Method;
-use events::events;
 pub(crate) use events::raw_output;
+use events::{Reading, events};
 use ringfence_proto::{
     Code, ExecResult, Failure, JobEnd, JobInfo, JobState, OUTPUT_RING, OnDisconnect, Output,
     OutputQuery, PtySize, Rich, SignalRequest, WaitQuery, signal_number,
@@ -81,6 +81,9 @@ struct State {
     stderr: Log,
     results: Vec<Rich>,
     end: Option<(JobEnd, Instant)>,
+    readers: u32,
+    /// When the last reader went.
+    read: Instant,
     asked_signal: Option<i32>,
     /// Nobody can read it any more: output is only counted.
     forgotten: bool,
@@ -105,6 +108,8 @@ impl Job {
                 stderr: Log::new(new.output_limit, ring),
                 results: Vec::new(),
                 end: None,
+                readers: 0,
+                read: Instant::now(),
                 asked_signal: None,
                 forgotten: false,
                 active: Some(active),
@@ -231,6 +236,11 @@ impl Job {
             },
             stdout_bytes: state.stdout.total(),
             stderr_bytes: state.stderr.total(),
+            readers: state.readers,
+            unread_ms: match state.readers {
+                0 => state.read.elapsed().as_millis() as u64,
+                _ => 0,
+            },
         }
     }
 
@@ -507,6 +517,7 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
         (&Method::GET, [id, "wait"]) => {
             let job = jobs.get(id)?;
             let query: WaitQuery = http::query(&request)?;
+            let reading = Reading::begin(&job);
             match query.timeout_ms {
                 Some(ms) => {
                     let timeout = Duration::from_millis(ms.min(checks::TIMEOUT_MS_MAX));
@@ -514,6 +525,7 @@ pub(crate) async fn route(guest: &Arc<Guest>, request: Request, rest: &[&str]) -
                 }
                 None => job.ended().await,
             }
+            drop(reading);
             http::json(&job.info())
         }
         (&Method::GET, [id, "result"]) => {

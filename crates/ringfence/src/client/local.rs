@@ -2,7 +2,7 @@
 //! makes stays there for the next one.
 
 use crate::config::{AllowedMount, Auth, Config, ConfigArgs};
-use crate::http::{self, App, Gate};
+use crate::http::{self, App, Gate, Presence};
 use axum::Router;
 use ringfence_core::sessions::Quotas;
 use ringfence_core::spec::Access;
@@ -57,6 +57,8 @@ impl Local {
 
     /// The sessions that live are found, and those that are over go.
     pub(crate) async fn app(self) -> Result<App, Failure> {
+        // As long as this process lives, a server that stops leaves it the sessions.
+        std::mem::forget(Presence::announce(&self.config.state_dir)?);
         let gate = Gate::new(&self.config)?;
         let quotas = Quotas {
             sessions: self.config.sessions.max as usize,

@@ -5,7 +5,7 @@ mod events;
 mod local;
 mod reach;
 
-pub(crate) use events::Event;
+pub(crate) use events::{Event, Following};
 pub(crate) use local::Local;
 pub(crate) use reach::Stream;
 

@@ -1,10 +1,16 @@
-//! Who reads which job. One whose last reader has been gone for a while is cancelled; the loss of
-//! this server, which only forgets who read, never does that.
+//! Who reads which job. One whose last reader has been gone for a while is cancelled, unless the
+//! guest knows of one that came by another server; the loss of this server, which only forgets who
+//! read, never does that.
 
 use super::state::App;
-use ringfence_core::{Code, Session, SessionId};
+use ringfence_core::proto::JobState;
+use ringfence_core::{Code, Failure, Session, SessionId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The shortest time between two looks at a job that others read.
+const AT_LEAST: Duration = Duration::from_millis(100);
 
 type Place = (SessionId, String);
 
@@ -26,11 +32,18 @@ impl Readers {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether nobody came since; then the job is forgotten here.
-    fn give_up(&self, place: &Place, came: u64) -> bool {
-        let mut jobs = self.lock();
+    /// Whether nobody came since.
+    fn is_alone(&self, place: &Place, came: u64) -> bool {
         let alone = |seat: &Seat| seat.readers == 0 && seat.came == came;
-        jobs.get(place).is_some_and(alone) && jobs.remove(place).is_some()
+        self.lock().get(place).is_some_and(alone)
+    }
+
+    /// Forgets the job, unless somebody came since.
+    fn give_up(&self, place: &Place, came: u64) {
+        let mut jobs = self.lock();
+        if jobs.get(place).is_some_and(|seat| seat.came == came) {
+            jobs.remove(place);
+        }
     }
 }
 
@@ -121,7 +134,7 @@ impl App {
     }
 }
 
-/// Cancels the job after the grace, if nobody came meanwhile.
+/// Cancels the job after the grace, if nobody came meanwhile, here or elsewhere.
 fn after_grace(app: &App, session: &Arc<Session>, job: String, came: u64) {
     // Without a runtime the server is about to end, which cancels nothing.
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
@@ -129,21 +142,56 @@ fn after_grace(app: &App, session: &Arc<Session>, job: String, came: u64) {
     };
     let (app, session) = (app.clone(), Arc::clone(session));
     runtime.spawn(async move {
-        tokio::time::sleep(app.config.http.reader_grace).await;
+        let grace = app.config.http.reader_grace;
         let place = (session.id.clone(), job);
-        if !app.readers.give_up(&place, came) || session.is_closing() {
-            return;
-        }
-        let job = place.1;
-        let cancelled = async { session.guest().await?.cancel(&job).await };
-        match cancelled.await {
-            Ok(()) => tracing::info!(session = %session.id, job, "nobody reads it: cancelled"),
-            // It has ended and been forgotten.
-            Err(failure) if failure.code == Code::NotFound => {}
-            Err(failure) => {
-                let detail = failure.detail.as_deref();
-                tracing::warn!(session = %session.id, job, detail, "cannot cancel what nobody reads: {failure}");
+        let mut next = Some(grace);
+        while let Some(wait) = next {
+            tokio::time::sleep(wait).await;
+            if !app.readers.is_alone(&place, came) {
+                return;
+            }
+            next = match session.is_closing() {
+                true => None,
+                false => cancel_unread(&session, &place.1, grace).await,
+            };
+            if next.is_some() {
+                tracing::debug!(session = %session.id, job = place.1, "somebody reads it");
             }
         }
+        app.readers.give_up(&place, came);
     });
+}
+
+/// Cancels a job that nobody has read for the grace, by whichever server; answers with when to look
+/// again if somebody did.
+async fn cancel_unread(session: &Session, job: &str, grace: Duration) -> Option<Duration> {
+    let looked = async {
+        let guest = session.running_guest().await?;
+        let info = guest.job(job).await?;
+        if info.state != JobState::Running {
+            return Ok(None);
+        }
+        // The guest may not have seen our own reader go yet.
+        if info.readers > 0 {
+            return Ok(Some(grace.max(AT_LEAST)));
+        }
+        let unread = Duration::from_millis(info.unread_ms);
+        if unread < grace {
+            return Ok(Some(grace - unread));
+        }
+        guest.cancel(job).await?;
+        tracing::info!(session = %session.id, job, "nobody reads it: cancelled");
+        Ok(None)
+    };
+    let looked: Result<_, Failure> = looked.await;
+    match looked {
+        Ok(next) => next,
+        // It has ended and been forgotten.
+        Err(failure) if failure.code == Code::NotFound => None,
+        Err(failure) => {
+            let detail = failure.detail.as_deref();
+            tracing::warn!(session = %session.id, job, detail, "cannot cancel what nobody reads: {failure}");
+            None
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::seen;
 use async_trait::async_trait;
-use ringfence_core::backend::{Notes, Place};
+use ringfence_core::backend::Place;
 use ringfence_core::proto::Certificate;
 use ringfence_core::{Backend, Failure, Guarantees, Io, Plan, SandboxId, SandboxInfo};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ impl Backend for Watched {
         counted("destroy", self.0.destroy(id)).await
     }
 
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        counted("annotate", self.0.annotate(id, notes)).await
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        counted("annotate", self.0.annotate(id, name, value)).await
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use ringfence_core::backend::docker::Docker;
-use ringfence_core::backend::{Io, Notes, SandboxInfo};
+use ringfence_core::backend::{Io, SandboxInfo};
 use ringfence_core::plan::{Guarantees, Plan, SandboxId};
 use ringfence_core::{Backend, Failure};
 use std::sync::Arc;
@@ -49,8 +49,8 @@ impl Backend for Gvisor {
         self.0.destroy(id).await
     }
 
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        self.0.annotate(id, notes).await
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        self.0.annotate(id, name, value).await
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {

@@ -3,6 +3,7 @@
 
 use super::body::{guest_mount, labels};
 use super::engine::{failed, status, unless_gone};
+use super::sweep::maker;
 use super::{Docker, GUEST_NAME, offline};
 use crate::spec::Access;
 use bollard::models::{ContainerCreateBody, HostConfig};
@@ -75,7 +76,9 @@ impl Cargo {
         }
     }
 
-    /// As an archive, with other files beside it.
+    /// As an archive, with other files beside it. Engines unpack what came of an archive that broke
+    /// off, so the guest gets its name last, when all of it is there: a start finds it whole or not
+    /// at all, and fills the volume then.
     fn archive(&self, name: &str, mode: u32, others: &[(&str, &str)]) -> Result<Bytes, Failure> {
         let guest = read(&self.path)?;
         let mut builder = tar::Builder::new(Vec::with_capacity(guest.len() + 8192));
@@ -85,11 +88,17 @@ impl Cargo {
             header.set_mode(mode);
             builder.append_data(&mut header, name, bytes)
         };
+        let whole = format!("{name}.whole");
         let added = others
             .iter()
             .try_for_each(|(name, text)| add(name, 0o444, text.as_bytes()))
-            .and_then(|()| add(name, mode, &guest));
+            .and_then(|()| add(&whole, mode, &guest));
+        let mut link = tar::Header::new_gnu();
+        link.set_entry_type(tar::EntryType::Link);
+        link.set_size(0);
+        link.set_mode(mode);
         added
+            .and_then(|()| builder.append_link(&mut link, name, &whole))
             .and_then(|()| builder.into_inner())
             .map(Bytes::from)
             .map_err(|e| Failure::io("cannot pack the guest", &e))
@@ -116,10 +125,13 @@ impl Docker {
         let name = &volume.name;
         let what = || format!("cannot put the guest into the volume {name}");
         let helper = name.replace(VOLUMES, "ringfence-fill-");
+        // Where this process is killed, the next sweep removes the helper, and nobody waits for it.
+        let mut labels = labels("fill");
+        labels.extend([maker()?]);
         let body = ContainerCreateBody {
             image: Some(image.to_owned()),
             entrypoint: Some(vec!["/never-started".to_owned()]),
-            labels: Some(labels("fill")),
+            labels: Some(labels),
             host_config: Some(HostConfig {
                 mounts: Some(vec![guest_mount(name, Access::ReadWrite)]),
                 network_mode: Some("none".to_owned()),
@@ -260,4 +272,31 @@ pub(super) fn lacks_guest(failure: &Failure) -> bool {
 /// Whether it failed because something was not allowed.
 pub(super) fn may_not(failure: &Failure) -> bool {
     failure.message.contains("permission denied")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_of_which_a_part_was_sent_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let guest: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
+        let path = folder.path().join("guest");
+        std::fs::write(&path, &guest).unwrap();
+        let cargo = Cargo::new(&path).unwrap();
+        let others = [(offline::HOSTS_NAME, offline::HOSTS_TEXT)];
+        let archive = cargo.archive(GUEST_NAME, 0o755, &others).unwrap();
+        let sent = |bytes: usize| {
+            let folder = tempfile::tempdir().unwrap();
+            // That it breaks off is no reason to take back what came.
+            let _ = tar::Archive::new(&archive[..bytes]).unpack(folder.path());
+            std::fs::read(folder.path().join(GUEST_NAME)).ok()
+        };
+        assert_eq!(sent(archive.len()), Some(guest.clone()));
+        for bytes in (0..archive.len()).step_by(512) {
+            assert!(sent(bytes).is_none_or(|found| found == guest), "{bytes}");
+        }
+        assert_eq!(sent(archive.len() / 2), None);
+    }
 }

@@ -532,9 +532,9 @@ impl Backend for Docker {
         self.store.remove(id)
     }
 
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
         self.seen(id).await?.ok_or_else(|| unknown(id))?;
-        self.store.write_notes(id, notes)
+        self.store.note(id, name, value)
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {

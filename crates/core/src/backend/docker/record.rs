@@ -1,7 +1,7 @@
 //! What the engine can't keep: labels never change, so what is noted later lies in the state folder.
 
 use super::{LABEL, SECRET_LABEL};
-use crate::backend::Notes;
+use crate::backend::{Notes, notes};
 use crate::plan::{Plan, SandboxId, random_hex};
 use ringfence_proto::{Code, Failure};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,6 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const NOTES: &str = "notes.json";
 const SUSPENDED: &str = "suspended";
 const RELEASED: &str = "released";
 const BORROWED: &str = "borrowed.json";
@@ -77,15 +76,13 @@ impl Store {
     }
 
     pub(super) fn notes(&self, id: &SandboxId) -> Notes {
-        let bytes = fs::read(self.folder(id).join(NOTES));
-        bytes
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default()
+        notes::read(&self.folder(id))
     }
 
-    pub(super) fn write_notes(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        self.put(id, NOTES, notes)
+    pub(super) fn note(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        self.make_folder(id)
+            .and_then(|folder| notes::set(&folder, name, value))
+            .map_err(|e| Failure::io(format!("cannot note something about sandbox {id}"), &e))
     }
 
     pub(super) fn borrowed(&self, id: &SandboxId) -> Option<Borrowed> {
@@ -120,15 +117,19 @@ impl Store {
         self.folder(id).join(RELEASED).exists()
     }
 
-    fn put(&self, id: &SandboxId, name: &str, value: &impl Serialize) -> Result<(), Failure> {
+    fn make_folder(&self, id: &SandboxId) -> io::Result<PathBuf> {
         let folder = self.folder(id);
-        let path = folder.join(name);
-        let new = path.with_extension("new");
-        let made = match fs::DirBuilder::new().mode(0o700).create(&folder) {
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            _ => Ok(()),
-        };
-        made.and_then(|()| serde_json::to_vec(value).map_err(io::Error::other))
+            _ => Ok(folder),
+        }
+    }
+
+    fn put(&self, id: &SandboxId, name: &str, value: &impl Serialize) -> Result<(), Failure> {
+        let path = self.folder(id).join(name);
+        let new = path.with_extension("new");
+        self.make_folder(id)
+            .and_then(|_| serde_json::to_vec(value).map_err(io::Error::other))
             .and_then(|bytes| fs::write(&new, bytes))
             .and_then(|()| fs::rename(&new, &path))
             .map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))

@@ -40,12 +40,14 @@ impl Docker {
     pub async fn sweep(&self) -> Result<Swept, Failure> {
         let mut swept = Swept::default();
         let mut there = BTreeSet::new();
+        let listed = self.labelled(vec![LABEL.to_owned()]).await?;
+        // Read after the list: one that was claimed since is not taken for its dead maker's.
         let ids = self.store.ids()?;
         let borrowed: Vec<_> = ids
             .iter()
             .filter_map(|id| self.store.borrowed(id))
             .collect();
-        for found in self.labelled(vec![LABEL.to_owned()]).await? {
+        for found in listed {
             let (Some(id), Some(labels)) = (found.id, found.labels) else {
                 continue;
             };

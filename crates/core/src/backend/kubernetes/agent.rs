@@ -11,7 +11,7 @@ use super::pod::{self, Purpose};
 use super::watch::Watch;
 use super::{
     Kubernetes, LABEL, MAKER_LABEL, PLAN_NOTE, POOL, SANDBOX_LABEL, exists, info, pod_name,
-    sandbox_of, text_of, unknown,
+    sandbox_of, text_of,
 };
 use crate::backend::SandboxInfo;
 use crate::plan::{Plan, SandboxId, random_hex};
@@ -327,7 +327,7 @@ impl Kubernetes {
             self.started(watch, &appeared.await?.name_any()).await
         };
         match started.await {
-            Ok(pod) => info(&pod).ok_or_else(|| unknown(id)),
+            Ok(pod) => info(&pod).ok_or_else(|| exists(id)),
             Err(failure) => {
                 let is_its = |pod: &Arc<Pod>| pod.labels().get(CLAIM_LABEL) == uid.as_ref();
                 match self.known(watch, id).filter(is_its) {

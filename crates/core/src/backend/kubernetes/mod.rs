@@ -75,6 +75,8 @@ const STARTING: Duration = Duration::from_secs(300);
 const NODES_GONE: Duration = Duration::from_secs(10);
 /// How long nothing may be heard of a pod that is to start until the API server is asked.
 const HEARD: Duration = Duration::from_secs(5);
+/// How often a pod may change while something is noted about it.
+const NOTINGS: u32 = 8;
 
 /// What sandboxes are to the cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -328,7 +330,8 @@ impl Kubernetes {
                 if claimed.is_some_and(|claimed| claimed.suspended) {
                     self.mark_volume(id, false, None).await?;
                 }
-                info(&pod).ok_or_else(|| unknown(id))
+                // Another server is removing it by now.
+                info(&pod).ok_or_else(|| exists(id))
             }
             Err(failure) => {
                 let extent = match claimed.is_some_and(|claimed| claimed.made) {
@@ -607,25 +610,37 @@ impl Backend for Kubernetes {
         self.remove(id).await
     }
 
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        let what = || format!("cannot note something about sandbox {id}");
-        let text = text_of(notes)?;
-        let patch = json!({"metadata": {"annotations": {NOTES_NOTE: text}}});
-        let pod = self.pod_of(id).await?;
-        let durable = match &pod {
-            Some(pod) => plan_of(pod).is_some_and(|plan| plan.workspace == Workspace::Disk),
-            None => self.config.storage_class.is_some(),
-        };
-        if durable {
-            self.patch_volume(id, &patch).await?;
-        }
-        match pod {
-            Some(pod) => self
-                .patch(&pod.name_any(), &patch)
-                .await
-                .map_err(|e| failed(what(), e)),
-            None if durable => Ok(()),
-            None => Err(unknown(id)),
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        let mut tries = 0;
+        loop {
+            let pod = self.pod_of(id).await?;
+            let found = match &pod {
+                Some(pod) => Some(notes_of(pod.annotations())),
+                None => self.find_volume(id).await?.map(|info| info.notes),
+            };
+            let mut notes = found.ok_or_else(|| unknown(id))?;
+            notes.insert(name.to_owned(), value.to_owned());
+            let text = text_of(&notes)?;
+            let mut patch = json!({"metadata": {"annotations": {NOTES_NOTE: text}}});
+            let is_durable = |plan: Plan| plan.workspace == Workspace::Disk;
+            if pod
+                .as_deref()
+                .is_none_or(|pod| plan_of(pod).is_some_and(is_durable))
+            {
+                self.patch_volume(id, &patch).await?;
+            }
+            let Some(pod) = pod else { return Ok(()) };
+            patch["metadata"]["resourceVersion"] = json!(pod.resource_version());
+            let Err(error) = self.patch(&pod.name_any(), &patch).await else {
+                return Ok(());
+            };
+            // It has changed since it was seen, perhaps by another's note.
+            if status(&error) != Some(409) || tries == NOTINGS {
+                let what = format!("cannot note something about sandbox {id}");
+                return Err(failed(what, error));
+            }
+            tries += 1;
+            self.look(self.watch().await?, &pod.name_any()).await?;
         }
     }
 

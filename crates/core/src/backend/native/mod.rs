@@ -6,13 +6,13 @@ mod system;
 mod workspace;
 
 use crate::backend::process::Process;
-use crate::backend::{Backend, Io, Notes, SandboxInfo, SandboxState};
+use crate::backend::{Backend, Io, SandboxInfo};
 use crate::interpreter::Interpreter;
 use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
 use async_trait::async_trait;
 use bytecode::Bytecode;
-use record::{Record, Store};
+use record::{Record, Store, unknown};
 use ringfence_jail::{
     Cgroup, CgroupLimits, Hierarchy, Item, Jail, Janitor, LastWords, Owner, Request, Stage,
 };
@@ -152,15 +152,20 @@ impl Native {
 
     /// Makes a sandbox; on failure nothing of it is left.
     fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
-        let (existing, folder) = self.store.claim(plan)?;
         // As long as this is held, nobody takes what is half made for abandoned.
-        let _making = self.store.lock(&plan.id);
-        let made = self.make_in(plan, &folder);
-        // The failure at hand is the one to tell; what could not be put right is swept later.
-        if made.is_err() && existing {
-            let _ = self.store.mark_suspended(&plan.id);
-        } else if made.is_err() {
-            let _ = self.store.remove(&plan.id);
+        let claim = self.store.claim(plan)?;
+        if let Some(record) = &claim.again
+            && self.store.had_guest(&plan.id)
+        {
+            // Who started it last was killed before its guest was noted; two would share its files.
+            self.stop(record, PATIENCE)?;
+        }
+        let made = self.make_in(plan, &claim.folder);
+        match (&made, &claim.again) {
+            (Ok(_), Some(_)) => self.store.mark_running(&plan.id),
+            // The failure at hand is the one to tell; what could not be put right is swept later.
+            (Err(_), None) => drop(self.store.remove(&plan.id)),
+            (Ok(_), None) | (Err(_), Some(_)) => {}
         }
         made
     }
@@ -398,10 +403,14 @@ impl Native {
                     }
                 }
                 Ok(_) => {}
-                // A record that can't be read belongs to a creation that was cut off.
+                // Without a record it is a creation that was cut off.
                 Err(_) if self.store.is_stale(&id) => {
                     self.store.remove(&id)?;
                     swept.sandboxes.push(id);
+                }
+                // Another version may read what this one can't, and its files are somebody's.
+                Err(failure) if failure.code == Code::Internal => {
+                    swept.stuck.push((id, failure.message));
                 }
                 Err(_) => {}
             }
@@ -513,10 +522,7 @@ impl Backend for Native {
         let socket = self.store.socket(id)?;
         match tokio::net::UnixStream::connect(&socket.path()).await {
             Ok(stream) => Ok(Box::new(stream)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Failure::new(
-                Code::NotFound,
-                format!("there is no sandbox {id}"),
-            )),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Err(unknown(id)),
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Err(Failure::new(
                 Code::Unavailable,
                 format!("sandbox {id} has ended"),
@@ -530,10 +536,13 @@ impl Backend for Native {
 
     async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
         self.blocking(|native| {
-            let record = native
-                .store
-                .read(id)?
-                .ok_or_else(|| Failure::new(Code::NotFound, format!("there is no sandbox {id}")))?;
+            let seen = native.store.read(id)?.ok_or_else(|| unknown(id))?;
+            let _lock = native.store.locked(id).map_err(|_| unknown(id))?;
+            let record = native.store.read(id)?.ok_or_else(|| unknown(id))?;
+            if record.process != seen.process {
+                // Another suspended it meanwhile, or has started it again by now.
+                return Ok(());
+            }
             match &record.plan.workspace {
                 Workspace::Disk
                 | Workspace::Folder {
@@ -557,8 +566,8 @@ impl Backend for Native {
         self.blocking(|native| native.end(id)).await
     }
 
-    async fn annotate(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        self.blocking(|native| native.store.write_notes(id, notes))
+    async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        self.blocking(|native| native.store.note(id, name, value))
             .await
     }
 
@@ -599,11 +608,7 @@ impl Record {
     fn info(&self) -> SandboxInfo {
         SandboxInfo {
             plan: self.plan.clone(),
-            state: match &self.process {
-                Some(process) if process.is_alive() => SandboxState::Running,
-                Some(_) => SandboxState::Dead,
-                None => SandboxState::Suspended,
-            },
+            state: self.state(),
             created: self.created,
             notes: self.notes.clone(),
         }

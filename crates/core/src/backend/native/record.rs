@@ -1,7 +1,7 @@
 //! What the host knows of its native sandboxes: a folder each, from which any process finds them.
 
-use crate::backend::Notes;
 use crate::backend::process::Process;
+use crate::backend::{Notes, SandboxState, notes};
 use crate::plan::{Lifetime, Plan, SandboxId};
 use crate::spec::Workspace;
 use ringfence_jail::Cgroup;
@@ -16,7 +16,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const RECORD: &str = "sandbox.json";
 const PROCESS: &str = "process.json";
-const NOTES: &str = "notes.json";
 const SUSPENDED: &str = "suspended";
 const SOCKET: &str = "guest.sock";
 
@@ -76,6 +75,19 @@ impl Record {
             Lifetime::Disposable => !maker_lives,
             // Cut off between its launch and the note of its process.
             Lifetime::Kept => self.process.is_none() && !self.suspended && !maker_lives,
+        }
+    }
+
+    /// Its processes have ended and its files are kept.
+    fn is_suspended(&self) -> bool {
+        self.suspended && !self.process.as_ref().is_some_and(Process::is_alive)
+    }
+
+    pub(super) fn state(&self) -> SandboxState {
+        match &self.process {
+            Some(process) if process.is_alive() => SandboxState::Running,
+            Some(_) if !self.suspended => SandboxState::Dead,
+            _ => SandboxState::Suspended,
         }
     }
 
@@ -168,6 +180,14 @@ pub struct Leftovers {
     pub stuck: Vec<(SandboxId, String)>,
 }
 
+/// The right to make a sandbox, or to start it again.
+pub(super) struct Claim {
+    pub folder: PathBuf,
+    /// What it was when it was suspended.
+    pub again: Option<Record>,
+    _lock: fs::File,
+}
+
 /// The state folder.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -203,26 +223,36 @@ impl Store {
         self.root.join(id.as_str())
     }
 
-    /// Takes the folder of a new sandbox, or of a suspended one that is to run again.
-    pub(super) fn claim(&self, plan: &Plan) -> Result<(bool, PathBuf), Failure> {
+    /// Takes the folder of a new sandbox, or of a suspended one that is to run again. The lock is
+    /// the claim, and what says that files are kept stays until the guest is noted: whoever is
+    /// killed in between leaves a sandbox that is suspended, for the next one to claim.
+    pub(super) fn claim(&self, plan: &Plan) -> Result<Claim, Failure> {
         let folder = self.folder(&plan.id);
-        let what = || format!("cannot make the folder {}", folder.display());
+        let failed = |e| Failure::io(format!("cannot make the folder {}", folder.display()), &e);
+        let taken = || {
+            let message = format!("sandbox {} exists already", plan.id);
+            Failure::new(Code::AlreadyExists, message)
+        };
         match fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Ok(()) => Ok((false, folder)),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                // Removing the marker is the claim: only one caller can.
-                match fs::remove_file(folder.join(SUSPENDED)) {
-                    Ok(()) => {
-                        let _ = fs::remove_file(folder.join(SOCKET));
-                        Ok((true, folder))
-                    }
-                    Err(_) => Err(Failure::new(
-                        Code::AlreadyExists,
-                        format!("sandbox {} exists already", plan.id),
-                    )),
-                }
+            Ok(()) => {
+                let lock = self.locked(&plan.id).map_err(failed)?;
+                Ok(Claim {
+                    folder,
+                    again: None,
+                    _lock: lock,
+                })
             }
-            Err(e) => Err(Failure::io(what(), &e)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                let lock = self.lock(&plan.id).ok_or_else(taken)?;
+                let record = self.read(&plan.id).ok().flatten();
+                let again = record.filter(Record::is_suspended).ok_or_else(taken)?;
+                Ok(Claim {
+                    folder,
+                    again: Some(again),
+                    _lock: lock,
+                })
+            }
+            Err(e) => Err(failed(e)),
         }
     }
 
@@ -234,8 +264,9 @@ impl Store {
         self.put(&record.plan.id, PROCESS, &record.process)
     }
 
-    pub(super) fn write_notes(&self, id: &SandboxId, notes: &Notes) -> Result<(), Failure> {
-        self.put(id, NOTES, notes)
+    pub(super) fn note(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
+        notes::set(&self.folder(id), name, value)
+            .map_err(|e| Failure::io(format!("cannot note something about sandbox {id}"), &e))
     }
 
     fn put(&self, id: &SandboxId, name: &str, value: &impl Serialize) -> Result<(), Failure> {
@@ -263,10 +294,7 @@ impl Store {
             .ok()
             .and_then(|bytes| serde_json::from_slice(&bytes).ok())
             .flatten();
-        record.notes = fs::read(folder.join(NOTES))
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
+        record.notes = notes::read(&folder);
         record.suspended = folder.join(SUSPENDED).exists();
         Ok(Some(record))
     }
@@ -274,21 +302,34 @@ impl Store {
     pub(super) fn forget_process(&self, id: &SandboxId) -> Result<(), Failure> {
         let folder = self.folder(id);
         let what = || format!("cannot suspend sandbox {id}");
-        self.mark_suspended(id)
-            .map_err(|e| Failure::io(what(), &e))?;
-        match fs::remove_file(folder.join(PROCESS)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io(what(), &e)),
-            _ => Ok(()),
+        // From here on, whoever creates it again gets it with its files.
+        fs::write(folder.join(SUSPENDED), b"").map_err(|e| Failure::io(what(), &e))?;
+        // A socket that is there means that a guest was started.
+        for name in [PROCESS, SOCKET] {
+            match fs::remove_file(folder.join(name)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(Failure::io(what(), &e));
+                }
+                _ => {}
+            }
         }
+        Ok(())
     }
 
-    /// From here on, whoever creates it again gets it with its files.
-    pub(super) fn mark_suspended(&self, id: &SandboxId) -> io::Result<()> {
-        fs::write(self.folder(id).join(SUSPENDED), b"")
+    /// Its guest is noted. Where this is not done, that counts more.
+    pub(super) fn mark_running(&self, id: &SandboxId) {
+        let _ = fs::remove_file(self.folder(id).join(SUSPENDED));
+    }
+
+    /// Whether a guest was started, noted or not, since it was suspended; then its socket goes.
+    pub(super) fn had_guest(&self, id: &SandboxId) -> bool {
+        fs::remove_file(self.folder(id).join(SOCKET)).is_ok()
     }
 
     pub(super) fn remove(&self, id: &SandboxId) -> Result<(), Failure> {
         let folder = self.folder(id);
+        // Without a record nobody takes what is left of it for a sandbox.
+        let _ = fs::remove_file(folder.join(RECORD));
         match fs::remove_dir_all(&folder) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io(
                 format!("cannot remove {}", folder.display()),
@@ -314,17 +355,28 @@ impl Store {
         Ok(ids)
     }
 
-    /// A folder without a readable record that nobody holds, and older than it takes to hold it.
+    /// A folder without a record that nobody holds, and older than it takes to hold it.
     pub(super) fn is_stale(&self, id: &SandboxId) -> bool {
-        let modified = fs::metadata(self.folder(id)).and_then(|m| m.modified());
+        let folder = self.folder(id);
+        if folder.join(RECORD).exists() {
+            return false;
+        }
+        let modified = fs::metadata(folder).and_then(|m| m.modified());
         modified.is_ok_and(|m| m.elapsed().is_ok_and(|age| age > Duration::from_secs(5)))
     }
 
-    /// The right to remove an abandoned sandbox; absent where another process has it.
+    /// The right to start, suspend or sweep a sandbox; absent where another has it.
     pub(super) fn lock(&self, id: &SandboxId) -> Option<fs::File> {
         let folder = fs::File::open(self.folder(id)).ok()?;
         folder.try_lock().ok()?;
         Some(folder)
+    }
+
+    /// The same, waited for.
+    pub(super) fn locked(&self, id: &SandboxId) -> io::Result<fs::File> {
+        let folder = fs::File::open(self.folder(id))?;
+        folder.lock()?;
+        Ok(folder)
     }
 
     pub(super) fn socket(&self, id: &SandboxId) -> Result<Socket, Failure> {
@@ -333,12 +385,13 @@ impl Store {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(CWD, &folder, flags, Mode::empty()) {
             Ok(folder) => Ok(Socket { folder }),
-            Err(_) => Err(Failure::new(
-                Code::NotFound,
-                format!("there is no sandbox {id}"),
-            )),
+            Err(_) => Err(unknown(id)),
         }
     }
+}
+
+pub(super) fn unknown(id: &SandboxId) -> Failure {
+    Failure::new(Code::NotFound, format!("there is no sandbox {id}"))
 }
 
 fn make_private(path: &Path) -> io::Result<()> {
@@ -349,5 +402,90 @@ fn make_private(path: &Path) -> io::Result<()> {
     {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, resolve};
+    use crate::spec::SandboxSpec;
+
+    fn plan() -> Plan {
+        let claimed = [Control::Isolation, Control::SystemCalls, Control::Network];
+        let guarantees = Guarantees {
+            backend: "native".to_owned(),
+            disk_workspace: DiskWorkspace::Limited,
+            image: None,
+            controls: claimed
+                .map(|control| (control, (Hold::Sandbox, "pretended".to_owned())))
+                .into(),
+        };
+        resolve(SandboxSpec::default(), Lifetime::Kept, &guarantees).unwrap()
+    }
+
+    fn of_the_dead() -> Process {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let process = Process::of(child.id() as i32).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        process
+    }
+
+    #[test]
+    fn whoever_is_killed_while_it_starts_a_suspended_one_again_leaves_it_suspended() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let plan = plan();
+        let made = store.claim(&plan).unwrap();
+        assert!(made.again.is_none());
+        let mut record = Record::new(plan.clone(), None);
+        record.maker = Some(of_the_dead());
+        record.process = record.maker.clone();
+        store.write(&record).unwrap();
+        let read = || store.read(&plan.id).unwrap().unwrap();
+        // Nobody was told of one that was cut off before it began.
+        assert!(read().is_abandoned());
+        store.write_process(&record).unwrap();
+        assert_eq!(read().state(), SandboxState::Dead);
+        drop(made);
+        store.forget_process(&plan.id).unwrap();
+        let taken = |claim: Result<Claim, Failure>| claim.err().map(|failure| failure.code);
+        for _ in 0..2 {
+            let claim = store.claim(&plan).unwrap();
+            assert!(claim.again.is_some());
+            assert_eq!(taken(store.claim(&plan)), Some(Code::AlreadyExists));
+            // Here it is killed: the system lets go of the lock, and nothing else happens.
+            drop(claim);
+            assert!(!read().is_abandoned());
+            assert_eq!(read().state(), SandboxState::Suspended);
+        }
+        let claim = store.claim(&plan).unwrap();
+        record.process = Process::own();
+        store.write_process(&record).unwrap();
+        assert_eq!(read().state(), SandboxState::Running);
+        drop(claim);
+        assert_eq!(taken(store.claim(&plan)), Some(Code::AlreadyExists));
+    }
+    #[test]
+    fn a_record_that_this_version_cannot_read_is_no_creation_that_was_cut_off() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let plan = plan();
+        drop(store.claim(&plan).unwrap());
+        let old = SystemTime::now() - Duration::from_secs(60);
+        let age = || {
+            let folder = fs::File::open(store.folder(&plan.id)).unwrap();
+            folder.set_modified(old).unwrap();
+        };
+        age();
+        assert!(store.is_stale(&plan.id));
+        let written = r#"{"by": "another version"}"#;
+        fs::write(store.folder(&plan.id).join(RECORD), written).unwrap();
+        age();
+        assert!(store.read(&plan.id).is_err() && !store.is_stale(&plan.id));
     }
 }

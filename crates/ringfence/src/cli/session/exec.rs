@@ -2,13 +2,13 @@
 
 use super::{Passed, explain, status};
 use crate::cli::terminal::standard_input;
-use crate::client::{self, Client, ServerArgs};
+use crate::client::{self, Client, Following, ServerArgs};
 use clap::Args;
 use http::{Method, header};
+use ringfence_core::Failure;
 use ringfence_core::plan::random_hex;
-use ringfence_core::{Code, Failure};
 use serde_json::{Value, json};
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -118,7 +118,7 @@ impl Exec {
             });
         }
         let end = tokio::select! {
-            end = self.follow(answer) => end?,
+            end = self.follow(client.follow(answer, format!("{jobs}/{job}/events"))) => end?,
             _ = tokio::signal::ctrl_c() => {
                 let path = format!("{jobs}/{job}");
                 client.ask::<Value>(Method::DELETE, &path, None).await?;
@@ -139,13 +139,10 @@ impl Exec {
     }
 
     /// Passes the output on, and gives the end.
-    async fn follow(
-        &self,
-        answer: http::Response<hyper::body::Incoming>,
-    ) -> Result<Value, Failure> {
-        let mut events = Client::events(answer);
+    async fn follow(&self, mut events: Following) -> Result<Value, Failure> {
         let mut passed = Passed::new();
-        while let Some(event) = events.next().await? {
+        loop {
+            let event = events.next().await?;
             if self.json && matches!(event.name.as_str(), "stdout" | "stderr" | "result") {
                 continue;
             }
@@ -153,10 +150,5 @@ impl Exec {
                 return Ok(end);
             }
         }
-        let _ = std::io::stdout().flush();
-        Err(Failure::new(
-            Code::Unavailable,
-            "the job's events ended before the job",
-        ))
     }
 }

@@ -67,15 +67,14 @@ impl Logs {
             let answer = client
                 .send(Method::GET, &path, &[], client::empty())
                 .await?;
-            let mut events = Client::events(answer);
+            let mut events = client.follow(answer, path);
             let mut passed = Passed::new();
-            while let Some(event) = events.next().await? {
-                if let Some(end) = passed.take(event).await? {
+            loop {
+                if let Some(end) = passed.take(events.next().await?).await? {
                     explain(&end);
-                    break;
+                    return Ok(());
                 }
             }
-            return Ok(());
         }
         // So far; the two streams one after the other.
         for stream in ["stdout", "stderr"] {
