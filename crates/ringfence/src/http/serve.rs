@@ -62,6 +62,13 @@ impl Listener {
         }
     }
 
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Unix(_) => None,
+        }
+    }
+
     async fn accept(&self) -> io::Result<(Box<dyn Connection>, Peer)> {
         match self {
             Self::Tcp(listener) => {

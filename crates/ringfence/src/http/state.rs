@@ -137,6 +137,7 @@ pub(crate) fn session_id(caller: &Caller, text: &str) -> Option<SessionId> {
 }
 
 impl App {
+    /// `listening` is the port of the server, where it has one.
     pub(crate) fn new(
         sessions: Arc<Sessions>,
         runner: Runner,
@@ -144,8 +145,9 @@ impl App {
         gate: Gate,
         audit: Option<Arc<Audit>>,
         metrics: PrometheusHandle,
+        listening: Option<u16>,
     ) -> Self {
-        let callbacks = Callbacks::new(config.policy.callbacks.clone());
+        let callbacks = Callbacks::new(&config, listening);
         let room = config.sessions.max as usize;
         let inner = Arc::new(Inner {
             sessions,
