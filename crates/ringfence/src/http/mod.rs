@@ -9,6 +9,7 @@ mod events;
 mod exec;
 mod extract;
 mod files;
+mod flow;
 mod hastekit;
 mod health;
 mod job;
