@@ -80,6 +80,15 @@ impl Caller {
         }
     }
 
+    /// Somebody with the key of a session.
+    pub(crate) fn of_session(session: SessionId) -> Self {
+        Self {
+            scope: Scope::Use,
+            owner: None,
+            only: Some(session),
+        }
+    }
+
     /// Its name, for those who read what happened.
     pub(crate) fn who(&self) -> &str {
         match (&self.only, &self.owner) {
