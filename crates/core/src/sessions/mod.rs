@@ -26,7 +26,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-pub use quota::{Owner, Quotas};
+pub use quota::{Owner, Quotas, Room};
 pub use reaper::Reaped;
 pub use tools::{Listener, Registration};
 
@@ -62,7 +62,7 @@ pub struct Sessions {
     backend: Arc<dyn Backend>,
     quotas: Quotas,
     live: Mutex<HashMap<SessionId, Arc<Session>>>,
-    making: Making,
+    making: Arc<Making>,
     /// Those who want the same key wait for each other here.
     keys: Mutex<HashMap<SessionId, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -77,7 +77,7 @@ impl Sessions {
             backend,
             quotas,
             live: Mutex::default(),
-            making: Making::default(),
+            making: Arc::default(),
             keys: Mutex::default(),
         })
     }

@@ -33,8 +33,6 @@ pub(crate) struct Inner {
     pub callbacks: Callbacks,
     pub relays: Relays,
     pub runner: Arc<Runner>,
-    /// Room for requests that run snippets.
-    pub snippets: Arc<tokio::sync::Semaphore>,
 }
 
 impl std::ops::Deref for App {
@@ -157,7 +155,6 @@ impl App {
         listening: Option<u16>,
     ) -> Self {
         let callbacks = Callbacks::new(&config, listening);
-        let room = config.sessions.max as usize;
         let inner = Arc::new(Inner {
             sessions,
             config,
@@ -169,7 +166,6 @@ impl App {
             callbacks,
             relays: Relays::default(),
             runner: Arc::new(runner),
-            snippets: Arc::new(tokio::sync::Semaphore::new(room)),
         });
         Self { inner }
     }
