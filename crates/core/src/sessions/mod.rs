@@ -246,17 +246,18 @@ impl Sessions {
         Arc::clone(live.entry(session.id.clone()).or_insert(session))
     }
 
-    /// Takes a session that turned out to be gone off the list.
-    pub fn forget(&self, session: &Arc<Session>) {
+    /// Takes a session that turned out to be gone off the list, and says whether it was there.
+    pub fn forget(&self, session: &Arc<Session>) -> bool {
         let mut live = locked(&self.live);
-        if live
+        let there = live
             .get(&session.id)
-            .is_some_and(|known| Arc::ptr_eq(known, session))
-        {
+            .is_some_and(|known| Arc::ptr_eq(known, session));
+        if there {
             live.remove(&session.id);
         }
         drop(live);
         session.close();
+        there
     }
 
     /// Every session there is, whoever made it, by id.

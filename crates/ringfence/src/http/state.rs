@@ -243,8 +243,13 @@ impl App {
     /// taken off the list.
     pub(crate) fn lost(&self, session: &Arc<Session>, failure: Failure) -> Problem {
         let epitaph = session.epitaph();
-        if session.is_closing() || epitaph.is_some() && !session.is_durable() {
-            self.sessions.forget(session);
+        let gone = session.is_closing() || epitaph.is_some() && !session.is_durable();
+        // Of all who ask, one finds out.
+        if gone
+            && self.sessions.forget(session)
+            && let Some(certificate) = &epitaph
+        {
+            super::seen::death(certificate);
         }
         match epitaph {
             Some(certificate) => Problem::ended(failure, certificate),
