@@ -167,6 +167,11 @@ impl Keys {
         let key = self.by_hash.get(&Hash::of(presented))?;
         Some(key).filter(|key| !key.is_expired_at(now))
     }
+
+    fn named_at(&self, name: &str, now: u64) -> Option<&Arc<Key>> {
+        let key = self.all.iter().find(|key| key.name == name)?;
+        Some(key).filter(|key| !key.is_expired_at(now))
+    }
 }
 
 /// What the maker of a key decides.

@@ -17,7 +17,8 @@ pub async fn rpc(
         "io.modelcontextprotocol/clientCapabilities": {},
     });
     params["_meta"] = meta;
-    let name = params["name"].as_str().map(str::to_owned);
+    let name = params["name"].as_str().or(params["uri"].as_str());
+    let name = name.map(str::to_owned);
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     let http = match key {
         Some(key) => bearer(key)?,

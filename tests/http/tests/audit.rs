@@ -1,5 +1,6 @@
 //! The audit file: who did what, and nothing without it.
 
+use ringfence_http_tests::mcp::rpc;
 use ringfence_http_tests::{Outcome, Server, bearer, key, ringfence, until};
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt as _;
@@ -292,5 +293,103 @@ async fn what_is_streamed_is_recorded_when_it_has_ended() -> Outcome {
         .await?;
     let series = "ringfence_execs_total{kind=\"bash\",outcome=\"failed\"} 1";
     assert!(text.contains(series), "{text}");
+    Ok(())
+}
+
+/// What the call of a tool over MCP is answered with.
+async fn call(server: &Server, key: &str, tool: &str, arguments: Value) -> Outcome<Value> {
+    let params = json!({"name": tool, "arguments": arguments});
+    rpc(server, Some(key), "/mcp", "tools/call", params).await
+}
+
+#[tokio::test]
+async fn calls_over_mcp_are_acts_like_others() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (state, file) = (
+        folder.path().join("state"),
+        folder.path().join("audit.jsonl"),
+    );
+    let key = key(&state, "agent", &[])?;
+    let mut server = with(&state, &file, &[])?;
+    server.http = bearer(&key)?;
+    let command = "echo x >> ran; exit 3";
+    call(&server, &key, "bash", json!({"command": command})).await?;
+    rpc(&server, Some(&key), "/mcp", "tools/list", json!({})).await?;
+    let bad = json!({"path": "no/such/file"});
+    call(&server, &key, "read_file", bad).await?;
+    let uri = json!({"uri": "ringfence://default/ran"});
+    rpc(&server, Some(&key), "/mcp", "resources/read", uri).await?;
+    let (_, page) = server.get("/sessions").await?;
+    let id = &page["sessions"][0]["session_id"];
+    let all = until(async || {
+        let all = lines(&file)?;
+        let ends = all.iter().filter(|line| line["event"] == "end").count();
+        Ok((ends == 3).then_some(all))
+    })
+    .await?;
+    let said: Vec<_> = all[1..]
+        .iter()
+        .map(|line| (line["event"].as_str(), line["kind"].as_str()))
+        .collect();
+    let (start, end) = (Some("start"), Some("end"));
+    let expected = [
+        (start, Some("bash")),
+        (end, Some("bash")),
+        (end, Some("tool")),
+        (end, Some("download")),
+    ];
+    assert_eq!(said, expected, "to look at something is no act: {all:?}");
+    for line in &all[1..] {
+        assert_eq!((&line["key"], &line["session"]), (&json!("agent"), id));
+        assert!(line["request"].is_string(), "{line}");
+    }
+    for line in &all[1..3] {
+        assert_eq!(line["sha256"], sha256(command)?);
+    }
+    let outcomes: Vec<_> = all[2..].iter().map(|line| &line["outcome"]).collect();
+    assert_eq!(outcomes, [&json!("failed"), &json!("failed"), &json!("ok")]);
+    // What can't be recorded is not done.
+    let kept = folder.path().join("kept.jsonl");
+    std::fs::rename(&file, &kept)?;
+    std::os::unix::fs::symlink("/dev/full", &file)?;
+    let refused = call(&server, &key, "bash", json!({"command": command})).await?;
+    let message = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("audit file"), "{refused}");
+    std::fs::remove_file(&file)?;
+    std::fs::rename(&kept, &file)?;
+    let ran = call(&server, &key, "bash", json!({"command": "cat ran"})).await?;
+    assert_eq!(ran["result"]["content"][0]["text"], "x", "{ran}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_upload_is_known_by_its_hash() -> Outcome {
+    use reqwest::multipart::{Form, Part};
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("audit.jsonl");
+    let server = with(&folder.path().join("state"), &file, &[])?;
+    let id = server.session().await?;
+    let url = format!("{}/sessions/{id}/files", server.url);
+    // One that waits for its place here, and one that goes on to the sandbox as it comes.
+    for content in ["short".to_owned(), "long".repeat(200_000)] {
+        let part = Part::text(content.clone()).file_name("a.txt");
+        let form = Form::new().part("file", part);
+        assert_eq!(
+            server
+                .http
+                .post(&url)
+                .multipart(form)
+                .send()
+                .await?
+                .status(),
+            201
+        );
+        let last = lines(&file)?.pop().ok_or("no line")?;
+        assert_eq!(
+            (&last["kind"], &last["session"], &last["outcome"]),
+            (&json!("upload"), &json!(id), &json!("ok"))
+        );
+        assert_eq!(last["sha256"], sha256(&content)?);
+    }
     Ok(())
 }

@@ -273,6 +273,43 @@ async fn the_key_of_a_session_opens_only_that() -> Outcome {
 }
 
 #[tokio::test]
+async fn the_key_of_a_session_is_no_way_around_the_key_that_made_it() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("state");
+    let slow = key(&state, "slow", &["--rate", "0.001"])?;
+    let fast = key(&state, "fast", &[])?;
+    let server = Server::start_on(&state, &["--burst", "3"], &[])?;
+    let make = async |key: &str| -> Outcome<(String, String)> {
+        let (status, made) = server
+            .as_key(key, "POST", "/sessions", Some(&json!({})))
+            .await?;
+        assert_eq!(status, 201, "{made}");
+        let text = |name: &str| made[name].as_str().unwrap_or_default().to_owned();
+        let path = format!("/sessions/{}", text("session_id"));
+        Ok((path, text("session_key")))
+    };
+    let (path, limited) = make(&slow).await?;
+    let (control, free) = make(&fast).await?;
+    let ask = async |key: &str, path: &str| -> Outcome<u16> {
+        Ok(server.as_key(key, "GET", path, None).await?.0)
+    };
+    // Both take from what the maker has left.
+    assert_eq!(ask(&limited, &path).await?, 200);
+    assert_eq!(ask(&slow, &path).await?, 200);
+    assert_eq!(ask(&limited, &path).await?, 429);
+    assert_eq!(ask(&slow, &path).await?, 429);
+    for _ in 0..10 {
+        assert_eq!(ask(&free, &control).await?, 200);
+    }
+    // And both end together.
+    verb(&state, &["key", "rm", "fast"])?;
+    until(async || Ok((ask(&free, &control).await? == 401).then_some(()))).await?;
+    assert_eq!(ask(&fast, &control).await?, 401);
+    assert_eq!(ask(&limited, &path).await?, 429, "others go on");
+    Ok(())
+}
+
+#[tokio::test]
 async fn quotas_of_a_key_hold() -> Outcome {
     let folder = tempfile::tempdir()?;
     let state = folder.path().join("state");

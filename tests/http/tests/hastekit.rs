@@ -1,5 +1,6 @@
 //! The HasteKit manager and the daemons behind it, tried with exactly what its Go client sends.
 
+use ringfence_http_tests::callback::Callback;
 use ringfence_http_tests::{Outcome, Server, bearer, key, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -574,5 +575,50 @@ async fn the_relay_is_bounded_and_closed_to_web_pages() -> Outcome {
         assert_eq!(daemon.ask("GET", path, None).await?.0, 404, "{path}");
     }
     assert_eq!(daemon.bash("echo still").await?["stdout"], "still\n");
+    Ok(())
+}
+
+/// Daemons believe whoever reaches them, and the server is on the same host: what a tenant has
+/// the server call must not be one of them.
+#[tokio::test]
+async fn no_callback_reaches_a_daemon_or_the_server() -> Outcome {
+    let callback = Callback::start().await?;
+    let manager = Manager::start(&["--keep"], &[])?;
+    let (server, daemon) = (&manager.server, manager.sandbox(&one("other")).await?);
+    let id = server.session().await?;
+    let path = format!("/sessions/{id}/programmatic-tools/register");
+    let to = |url: String| {
+        let mut body = callback.registration("token", &["echo"]);
+        body["callback_url"] = json!(url);
+        body
+    };
+    let port = |url: &str| url.rsplit(':').next().unwrap_or_default().to_owned();
+    for port in [port(&daemon.url), port(&server.url)] {
+        for host in ["127.0.0.1", "127.3.2.1", "localhost", "[::ffff:127.0.0.1]"] {
+            let url = format!("http://{host}:{port}/exec/bash");
+            let (status, answer) = server.post(&path, &to(url)).await?;
+            assert_eq!(status, 403, "{host}:{port} {answer}");
+        }
+    }
+    // Control: another port of the same addresses.
+    for host in ["127.0.0.1", "localhost"] {
+        let url = format!("http://{host}:{}/", callback.port);
+        assert_eq!(server.post(&path, &to(url)).await?.0, 200, "{host}");
+        let done = server
+            .code(&id, "from _platform_tools import echo; print(echo(a=1))")
+            .await?;
+        assert_eq!(done["stdout"], "{'a': 1}", "{done}");
+    }
+    // What was registered before is looked at again.
+    let (seen, ports) = (callback.seen().len(), callback.port.to_string());
+    let Manager { mut server, folder } = manager;
+    server.stop()?;
+    let state = folder.path().join("state");
+    let server = Server::start_on(&state, &["--hastekit-ports", &ports], &[ENABLED])?;
+    let done = server
+        .code(&id, "from _platform_tools import echo; print(echo(a=1))")
+        .await?;
+    assert!(done.to_string().contains("not allowed"), "{done}");
+    assert_eq!(callback.seen().len(), seen);
     Ok(())
 }

@@ -173,6 +173,117 @@ async fn a_reader_that_takes_nothing_is_cut() -> Outcome {
     Ok(())
 }
 
+/// HTTP/2 by hand: no client that we know can be told to take nothing.
+struct Http2(TcpStream);
+
+impl Http2 {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const END_STREAM: u8 = 1;
+    const END_HEADERS: u8 = 4;
+    const ACK: u8 = 1;
+
+    /// With so much room for each answer.
+    async fn connect(server: &Server, room: u32) -> Outcome<Self> {
+        let mut own = Self(TcpStream::connect(server.address()).await?);
+        own.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
+        let initial_window_size = [&[0, 4][..], &room.to_be_bytes()].concat();
+        own.frame(Self::SETTINGS, 0, 0, &initial_window_size)
+            .await?;
+        Ok(own)
+    }
+
+    async fn frame(&mut self, kind: u8, flags: u8, stream: u32, content: &[u8]) -> Outcome {
+        let length = (content.len() as u32).to_be_bytes();
+        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+        Ok(self.0.write_all(&[&head[..], content].concat()).await?)
+    }
+
+    /// Sends the one request of this connection.
+    async fn ask(&mut self, method: &str, path: &str, body: &str) -> Outcome {
+        let mut block = Vec::new();
+        for (name, value) in [
+            (":method", method),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "localhost"),
+            ("accept", "text/event-stream"),
+            ("content-type", "application/json"),
+        ] {
+            // A literal with a new name, which nobody need remember.
+            block.extend([0, name.len() as u8]);
+            block.extend(name.as_bytes());
+            block.push(value.len() as u8);
+            block.extend(value.as_bytes());
+        }
+        self.frame(Self::HEADERS, Self::END_HEADERS, 1, &block)
+            .await?;
+        self.frame(Self::DATA, Self::END_STREAM, 1, body.as_bytes())
+            .await
+    }
+
+    /// The answer as far as it comes, and whether it came to its end: else the server closed.
+    async fn answer(&mut self) -> Outcome<(String, bool)> {
+        let mut text = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(60), self.read(&mut text)).await;
+        let ended = read.map_err(|_| "the server does not close")??;
+        Ok((String::from_utf8_lossy(&text).into_owned(), ended))
+    }
+
+    /// Pings are answered, so that the server knows that somebody is here.
+    async fn read(&mut self, text: &mut Vec<u8>) -> Outcome<bool> {
+        loop {
+            let mut head = [0; 9];
+            if self.0.read_exact(&mut head).await.is_err() {
+                return Ok(false);
+            }
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut content = vec![0; length as usize];
+            self.0.read_exact(&mut content).await?;
+            match (head[3], head[4]) {
+                (Self::PING, 0) => self.frame(Self::PING, Self::ACK, 0, &content).await?,
+                (Self::SETTINGS, 0) => self.frame(Self::SETTINGS, Self::ACK, 0, &[]).await?,
+                (Self::DATA, flags) => {
+                    text.extend(content);
+                    if flags & Self::END_STREAM != 0 {
+                        return Ok(true);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_for_which_there_is_no_room_is_cut() -> Outcome {
+    let second = ["--header-timeout", "1", "--connection-idle", "1"];
+    let server = Server::start(&[&second[..], &["--body-timeout", "1"]].concat())?;
+    let id = server.session().await?;
+    // Control: one that has room gets all of it, also where nothing is said for longer.
+    let reads = async {
+        let job = json!({"command": "sleep 3; echo done"}).to_string();
+        let mut reader = Http2::connect(&server, 60_000).await?;
+        reader
+            .ask("POST", &format!("/sessions/{id}/jobs"), &job)
+            .await?;
+        reader.answer().await
+    };
+    let takes = async |room| {
+        let mut stalled = Http2::connect(&server, room).await?;
+        stalled.ask("GET", "/openapi.json", "").await?;
+        stalled.answer().await
+    };
+    let ((text, ended), nothing, little) = tokio::try_join!(reads, takes(0), takes(10))?;
+    assert!(ended && text.contains("event: done"), "{text}");
+    for ((text, ended), room) in [(nothing, 0), (little, 10)] {
+        assert_eq!((text.len(), ended), (room, false));
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn idle_connections_are_closed() -> Outcome {
     let server = Server::start(&["--connection-idle", "1"])?;

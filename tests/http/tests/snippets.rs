@@ -1,6 +1,6 @@
 //! `/run` and `/run/batch`: what every snippet gets, whatever its language.
 
-use ringfence_http_tests::{Outcome, Server, until};
+use ringfence_http_tests::{Outcome, Server, bearer, key, until};
 use serde_json::{Value, json};
 
 async fn run(server: &Server, body: Value) -> Outcome<Value> {
@@ -345,5 +345,102 @@ async fn hostile_typescript_ends_only_its_translator() -> Outcome {
     )
     .await?;
     assert_eq!(fine["stdout"], "1\n");
+    Ok(())
+}
+
+/// Starts something that does not end before its request is dropped, and waits until so many of
+/// its sandboxes are there.
+async fn hold(server: &Server, path: &str, body: Value, count: usize) -> Outcome<Held> {
+    let request = server
+        .http
+        .post(format!("{}{path}", server.url))
+        .json(&body);
+    let request = request.header("accept", "text/event-stream");
+    // Batches do nothing before somebody reads.
+    let held = Held(tokio::spawn(
+        async move { request.send().await?.text().await },
+    ));
+    until(async || Ok((sandboxes(server)? == count).then_some(()))).await?;
+    Ok(held)
+}
+
+struct Held(tokio::task::JoinHandle<reqwest::Result<String>>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[tokio::test]
+async fn snippets_count_like_sessions_while_they_run() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("state");
+    let few = key(&state, "few", &["--max-sessions", "2"])?;
+    let many = key(&state, "many", &[])?;
+    let mut server = Server::start_on(&state, &["--max-sessions", "3"], &[])?;
+    server.http = bearer(&few)?;
+    let quick = json!({"language": "bash", "code": "echo on"});
+    let endless = json!({"language": "bash", "code": "sleep 1000", "timeout_seconds": 1000});
+    let batch = json!({"snippets": [endless, endless, endless, endless], "jobs": 4});
+    let one = json!({"snippets": [quick], "jobs": 8});
+
+    // Of one key: a session and a snippet, then nothing more.
+    let id = server.session().await?;
+    let held = hold(&server, "/run", endless.clone(), 1).await?;
+    for (path, body) in [
+        ("/sessions", &json!({})),
+        ("/run", &quick),
+        ("/run/batch", &one),
+    ] {
+        let (status, answer) = server.post(path, body).await?;
+        assert_eq!(status, 429, "{path} {answer}");
+    }
+    let others = async |path: &str, body: &Value| -> Outcome<u16> {
+        Ok(server.as_key(&many, "POST", path, Some(body)).await?.0)
+    };
+    assert_eq!(others("/run", &quick).await?, 200);
+    drop(held);
+    nothing_is_left(&server).await?;
+    // A batch has what is left, and does all of its work with that.
+    let all = json!({"snippets": [quick, quick, quick], "jobs": 8});
+    let (status, done) = server.post("/run/batch", &all).await?;
+    assert_eq!((status, &done["verdicts"]["accepted"]), (200, &json!(3)));
+    let path = format!("/sessions/{id}");
+    assert_eq!(server.ask("DELETE", &path, None).await?.0, 204);
+    let held = hold(&server, "/run/batch", batch.clone(), 2).await?;
+    // Of the server: another key has the third place, and nobody a fourth.
+    let other = reqwest::Client::clone(&server.http);
+    server.http = bearer(&many)?;
+    let more = hold(&server, "/run/batch", batch, 3).await?;
+    for (path, body) in [("/sessions", &json!({})), ("/run/batch", &one)] {
+        assert_eq!(server.post(path, body).await?.0, 503, "{path}");
+    }
+    drop((held, more));
+    server.http = other;
+    nothing_is_left(&server).await?;
+    until(async || Ok((server.post("/run", &quick).await?.0 == 200).then_some(()))).await
+}
+
+#[tokio::test]
+async fn a_batch_holds_its_cases_once() -> Outcome {
+    let server = Server::start(&[])?;
+    let peak = || -> Outcome<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let text = line.and_then(|line| line.split_whitespace().next());
+        Ok(text.ok_or("no peak")?.parse::<u64>()? << 10)
+    };
+    let before = peak()?;
+    // None of them is a language, so nothing has to run.
+    let snippet = json!({"language": "nonesuch", "code": "x"});
+    let input = "x".repeat(1 << 20);
+    let case = json!({"stdin": input});
+    let batch = json!({"snippets": vec![snippet; 400], "cases": vec![case; 4]});
+    let (status, done) = server.post("/run/batch", &batch).await?;
+    assert_eq!((status, &done["verdicts"]["not_run"]), (200, &json!(1600)));
+    // A copy for each snippet would be 1.6 GB.
+    let more = peak()? - before;
+    assert!(more < 400 << 20, "{more} bytes more");
     Ok(())
 }

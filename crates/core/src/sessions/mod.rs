@@ -27,7 +27,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-pub use quota::{Owner, Quotas};
+pub use quota::{Owner, Quotas, Room};
 pub use reaper::Reaped;
 pub use tools::{Listener, Registration};
 
@@ -64,7 +64,7 @@ pub struct Sessions {
     backend: Arc<dyn Backend>,
     quotas: Quotas,
     live: Mutex<HashMap<SessionId, Arc<Session>>>,
-    making: Making,
+    making: Arc<Making>,
     /// Those who want the same key wait for each other here.
     keys: Mutex<HashMap<SessionId, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -79,7 +79,7 @@ impl Sessions {
             backend,
             quotas,
             live: Mutex::default(),
-            making: Making::default(),
+            making: Arc::default(),
             keys: Mutex::default(),
         })
     }
@@ -270,17 +270,18 @@ impl Sessions {
         Arc::clone(live.entry(session.id.clone()).or_insert(session))
     }
 
-    /// Takes a session that turned out to be gone off the list.
-    pub fn forget(&self, session: &Arc<Session>) {
+    /// Takes a session that turned out to be gone off the list, and says whether it was there.
+    pub fn forget(&self, session: &Arc<Session>) -> bool {
         let mut live = locked(&self.live);
-        if live
+        let there = live
             .get(&session.id)
-            .is_some_and(|known| Arc::ptr_eq(known, session))
-        {
+            .is_some_and(|known| Arc::ptr_eq(known, session));
+        if there {
             live.remove(&session.id);
         }
         drop(live);
         session.close();
+        there
     }
 
     /// Every session there is, whoever made it, by id.

@@ -24,19 +24,20 @@ pub struct Owner {
     pub memory: Option<Size>,
 }
 
-/// Sessions that are being made, and count already.
+/// What counts and is not on the list: sessions that are being made, and sandboxes that nobody
+/// keeps.
 #[derive(Default)]
 pub(super) struct Making {
     now: Mutex<Vec<(u64, Option<String>, Size)>>,
 }
 
-/// Room for one session, until it is on the list or has failed.
-pub(super) struct Room<'a> {
-    making: &'a Making,
+/// Room for one sandbox, until this is dropped.
+pub struct Room {
+    making: Arc<Making>,
     number: u64,
 }
 
-impl Drop for Room<'_> {
+impl Drop for Room {
     fn drop(&mut self) {
         let mut now = locked(&self.making.now);
         now.retain(|(number, _, _)| *number != self.number);
@@ -44,8 +45,8 @@ impl Drop for Room<'_> {
 }
 
 impl Sessions {
-    /// Takes room for one more.
-    pub(super) fn room(&self, owner: Option<&Owner>, memory: Size) -> Result<Room<'_>, Failure> {
+    /// Takes room for one more: a session, until it is on the list, or a sandbox that nobody keeps.
+    pub fn room(&self, owner: Option<&Owner>, memory: Size) -> Result<Room, Failure> {
         let mut making = locked(&self.making.now);
         let live = locked(&self.live);
         let name = owner.map(|owner| owner.name.as_str());
@@ -71,7 +72,7 @@ impl Sessions {
         let number = making.last().map_or(0, |(number, _, _)| number + 1);
         making.push((number, name.map(str::to_owned), memory));
         Ok(Room {
-            making: &self.making,
+            making: Arc::clone(&self.making),
             number,
         })
     }
@@ -102,7 +103,8 @@ impl Count {
         code: Code,
         whose: &str,
     ) -> Result<(), Failure> {
-        const HINT: &str = "delete sessions that are no longer needed";
+        const HINT: &str =
+            "delete sessions that are no longer needed, or wait for snippets that run";
         if let Some(most) = sessions.filter(|most| self.sessions >= *most) {
             let message = format!("too many sessions: there are {most}{whose} already");
             return Err(Failure::new(code, message).hint(HINT));

@@ -54,7 +54,8 @@ pub enum Verdict {
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub program: Result<Program, Failure>,
-    pub cases: Vec<Case>,
+    /// The programs of a batch share them.
+    pub cases: Arc<[Case]>,
 }
 
 /// Programs to be run.
@@ -84,6 +85,40 @@ pub struct Judged {
     /// Why it was not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
+}
+
+impl Judged {
+    /// Leaves out what the program said and made where there is no room for it among the results
+    /// that are kept together.
+    pub fn fit(&mut self, room: &mut usize) {
+        let Some(outcome) = &mut self.outcome else {
+            return;
+        };
+        let files = outcome
+            .outputs
+            .iter()
+            .filter_map(|file| file.content.as_ref());
+        let compiled = outcome.compile.iter().flat_map(|c| [&c.stdout, &c.stderr]);
+        let said = [&outcome.stdout, &outcome.stderr].into_iter();
+        let all = said.chain(files).chain(compiled).map(Blob::len);
+        let size = all.sum::<usize>() + outcome.text.len();
+        if let Some(left) = room.checked_sub(size) {
+            *room = left;
+            return;
+        }
+        outcome.stdout_truncated |= !outcome.stdout.is_empty();
+        outcome.stderr_truncated |= !outcome.stderr.is_empty();
+        (outcome.stdout, outcome.stderr) = Default::default();
+        for file in &mut outcome.outputs {
+            file.content = None;
+        }
+        if let Some(compiled) = &mut outcome.compile {
+            (compiled.stdout, compiled.stderr) = Default::default();
+        }
+        let note = "left out: the results of this batch are too large to be answered with at once";
+        outcome.notes.push(format!("output {note}; ask for events"));
+        outcome.text = format!("exit_code: {}\noutput {note}", outcome.exit_code);
+    }
 }
 
 impl Compare {
@@ -162,17 +197,17 @@ impl Runner {
     fn works(self: &Arc<Self>, entries: Vec<Entry>) -> Vec<Work> {
         let mut works = Vec::new();
         for (index, Entry { program, cases }) in entries.into_iter().enumerate() {
+            let count = cases.len();
             let shared = Arc::new(Shared {
                 runner: Arc::clone(self),
                 program,
+                cases,
                 prepared: tokio::sync::OnceCell::new(),
             });
-            if cases.is_empty() {
+            if count == 0 {
                 works.push(Work::new(&shared, index, None));
             }
-            for (at, case) in cases.into_iter().enumerate() {
-                works.push(Work::new(&shared, index, Some((at, case))));
-            }
+            works.extend((0..count).map(|case| Work::new(&shared, index, Some(case))));
         }
         works
     }
@@ -182,17 +217,19 @@ impl Runner {
 struct Shared {
     runner: Arc<Runner>,
     program: Result<Program, Failure>,
+    cases: Arc<[Case]>,
     prepared: tokio::sync::OnceCell<Result<Result<Prepared, Box<Outcome>>, Failure>>,
 }
 
 struct Work {
     shared: Arc<Shared>,
     index: usize,
-    case: Option<(usize, Case)>,
+    /// Which of the shared cases.
+    case: Option<usize>,
 }
 
 impl Work {
-    fn new(shared: &Arc<Shared>, index: usize, case: Option<(usize, Case)>) -> Self {
+    fn new(shared: &Arc<Shared>, index: usize, case: Option<usize>) -> Self {
         Self {
             shared: Arc::clone(shared),
             index,
@@ -200,11 +237,15 @@ impl Work {
         }
     }
 
+    fn case(&self) -> Option<&Case> {
+        self.shared.cases.get(self.case?)
+    }
+
     async fn run(self) -> Judged {
         let done = self.outcome().await;
-        let case = self.case.as_ref();
+        let case = self.case();
         let verdict = match &done {
-            Ok(outcome) => Verdict::of(outcome, case.map(|(_, case)| case)),
+            Ok(outcome) => Verdict::of(outcome, case),
             Err(_) => Verdict::NotRun,
         };
         let (outcome, error) = match done {
@@ -213,8 +254,8 @@ impl Work {
         };
         Judged {
             index: self.index,
-            case: case.map(|(at, _)| *at),
-            name: case.and_then(|(_, case)| case.name.clone()),
+            case: self.case,
+            name: case.and_then(|case| case.name.clone()),
             verdict,
             outcome,
             error,
@@ -226,9 +267,10 @@ impl Work {
             runner,
             program,
             prepared,
+            ..
         } = &*self.shared;
         let program = program.as_ref().map_err(Clone::clone)?;
-        let Some((_, case)) = &self.case else {
+        let Some(case) = self.case() else {
             return runner.run(program, Wires::default()).await;
         };
         let prepared = prepared.get_or_init(|| runner.prepare(program, None)).await;
@@ -246,6 +288,42 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_that_do_not_fit_lose_their_output() {
+        use crate::snippet::{OutputFile, Snippet};
+        let program = Program::new(Snippet::new("py", ""), Default::default()).unwrap();
+        let why = Failure::invalid("no");
+        let file = OutputFile {
+            path: "a".to_owned(),
+            size: 10,
+            content: Some(vec![0; 10].into()),
+        };
+        let outcome = Outcome {
+            stdout: vec![b'x'; 100].into(),
+            text: String::new(),
+            outputs: vec![file],
+            ..Outcome::no_engine(&program, "native", None, &why)
+        };
+        let judged = Judged {
+            index: 0,
+            case: None,
+            name: None,
+            verdict: Verdict::Accepted,
+            outcome: Some(Box::new(outcome)),
+            error: None,
+        };
+        let (mut fits, mut cut) = (judged.clone(), judged.clone());
+        let mut room = 120;
+        fits.fit(&mut room);
+        assert_eq!((&fits, room), (&judged, 10));
+        cut.fit(&mut room);
+        let outcome = cut.outcome.unwrap();
+        assert!(outcome.stdout.is_empty() && outcome.stdout_truncated);
+        assert!(!outcome.stderr_truncated, "there was none");
+        assert!(outcome.outputs[0].content.is_none() && !outcome.notes.is_empty());
+        assert_eq!((cut.verdict, room), (Verdict::Accepted, 10));
+    }
 
     #[test]
     fn trimmed_forgives_white_space_and_exact_does_not() {

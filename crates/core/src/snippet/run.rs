@@ -74,9 +74,10 @@ pub struct Wires {
     pub stdin: Option<fn() -> Body>,
 }
 
-/// A program whose code is in the form that runs.
+/// A program whose code is in the form that runs. Its files are shared by all sandboxes that get
+/// them.
 pub(super) struct Prepared {
-    files: BTreeMap<String, Blob>,
+    files: BTreeMap<String, Bytes>,
     main: String,
     built: Option<(Bytes, Compiled)>,
 }
@@ -143,6 +144,16 @@ impl Runner {
             .await
     }
 
+    /// The most memory that the sandbox of a program has: its compiler's or its own.
+    pub fn memory(&self, program: &Program) -> Size {
+        let usual = self.terms.limits.memory;
+        let own = program.spec.limits.memory.unwrap_or(usual);
+        match program.language.compile {
+            Some(_) => own.max(usual).max(COMPILE_MEMORY),
+            None => own,
+        }
+    }
+
     /// An engine that is not there is an outcome; anything else a failure.
     pub(super) fn without_engine(
         &self,
@@ -175,7 +186,11 @@ impl Runner {
         watch: Option<&mpsc::Sender<Progress>>,
     ) -> Result<Result<Prepared, Box<Outcome>>, Failure> {
         let mut prepared = Prepared {
-            files: program.files.clone(),
+            files: program
+                .files
+                .iter()
+                .map(|(name, content)| (name.clone(), Bytes::copy_from_slice(&content.0)))
+                .collect(),
             main: program.main.clone(),
             built: None,
         };
@@ -387,7 +402,7 @@ impl Runner {
 impl Prepared {
     fn take(&mut self, translation: translate::Translation) {
         for (name, code) in translation.files {
-            self.files.insert(name, Blob(code.into_bytes()));
+            self.files.insert(name, code.into_bytes().into());
         }
         if let Some(main) = translate::translated_name(&self.main) {
             self.files.remove(&self.main);
@@ -396,7 +411,8 @@ impl Prepared {
         if translation.module {
             let package = r#"{"type":"module"}"#;
             let name = "package.json".to_owned();
-            self.files.entry(name).or_insert_with(|| package.into());
+            let file = self.files.entry(name);
+            file.or_insert(Bytes::from_static(package.as_bytes()));
         }
     }
 
@@ -413,9 +429,9 @@ impl Prepared {
     }
 
     /// What must lie in the sandbox: of what was compiled, all but the code.
-    fn needed(&self) -> impl Iterator<Item = (&String, &Blob)> {
+    fn needed(&self) -> impl Iterator<Item = (&String, &Bytes)> {
         let compiled = self.built.is_some();
-        let needed = move |file: &(&String, &Blob)| !compiled || *file.0 != self.main;
+        let needed = move |file: &(&String, &Bytes)| !compiled || *file.0 != self.main;
         self.files.iter().filter(needed)
     }
 }
@@ -447,14 +463,14 @@ fn environment(language: &Language) -> BTreeMap<String, String> {
 async fn put<'a>(
     guest: &GuestClient,
     folder: &str,
-    files: impl Iterator<Item = (&'a String, &'a Blob)>,
+    files: impl Iterator<Item = (&'a String, &'a Bytes)>,
 ) -> Result<(), Failure> {
     for (name, content) in files {
         let query = WriteQuery {
             root: "/".to_owned(),
             ..WriteQuery::new(format!("{folder}/{name}"))
         };
-        guest.write(&query, content.0.clone()).await?;
+        guest.write(&query, content.clone()).await?;
     }
     Ok(())
 }

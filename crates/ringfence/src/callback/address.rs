@@ -1,7 +1,8 @@
 //! Addresses that no callback goes to, whatever a rule says: what answers there believes whoever
 //! can reach it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Services of clouds that give credentials to whoever asks from inside, outside of the
 /// link-local networks.
@@ -20,6 +21,14 @@ pub(super) fn forbidden(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(address) => forbidden_v4(address),
         IpAddr::V6(address) => forbidden_v6(address),
+    }
+}
+
+/// Whether this is an address of this host, loopback or not: one can listen there.
+pub(super) fn is_here(address: IpAddr) -> bool {
+    match UdpSocket::bind((address.to_canonical(), 0)) {
+        Err(error) => error.kind() != ErrorKind::AddrNotAvailable,
+        Ok(_) => true,
     }
 }
 
@@ -124,6 +133,16 @@ mod tests {
             "::ffff:224.0.0.1",
         ] {
             assert!(is_forbidden(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_host_is_known_by_all_of_its_addresses() {
+        for here in ["127.0.0.1", "127.255.0.7", "::ffff:127.0.0.1"] {
+            assert!(is_here(here.parse().unwrap()), "{here}");
+        }
+        for elsewhere in ["192.0.2.1", "198.51.100.7"] {
+            assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
         }
     }
 

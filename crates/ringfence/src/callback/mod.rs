@@ -9,13 +9,15 @@ mod wire;
 pub(crate) use target::Target;
 pub(crate) use wire::tls;
 
-use crate::config::CallbackRule;
+use crate::config::{CallbackRule, Config};
+use address::is_here;
 use ringfence_core::proto::{TOOL_REPLY_LIMIT, ToolReply};
 use ringfence_core::sessions::Registration;
 use ringfence_core::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_rustls::TlsConnector;
@@ -33,6 +35,8 @@ const FRAMING: usize = 64;
 /// Carries out calls.
 pub(crate) struct Callbacks {
     rules: Vec<CallbackRule>,
+    /// Ports of this host at which servers like this one and their sandboxes are reached.
+    own: Vec<RangeInclusive<u16>>,
     places: Semaphore,
     tls: OnceCell<TlsConnector>,
 }
@@ -81,9 +85,17 @@ impl Missed {
 }
 
 impl Callbacks {
-    pub(crate) fn new(rules: Vec<CallbackRule>) -> Self {
+    /// `listening` is the port at which this server itself is reached, if any. Those of sandboxes
+    /// are denied as a range: other servers on the same state have theirs in it too.
+    pub(crate) fn new(config: &Config, listening: Option<u16>) -> Self {
+        let relays = config
+            .hastekit
+            .enabled
+            .then(|| config.hastekit.ports.range());
+        let listening = listening.map(|port| port..=port);
         Self {
-            rules,
+            rules: config.policy.callbacks.clone(),
+            own: listening.into_iter().chain(relays).collect(),
             places: Semaphore::new(AT_ONCE),
             tls: OnceCell::new(),
         }
@@ -93,6 +105,7 @@ impl Callbacks {
     pub(crate) async fn allow(&self, target: &Target) -> Result<(), Failure> {
         let found = tokio::time::timeout(LOOKUP, lookup(target)).await;
         let addresses = found.ok().and_then(Result::ok).unwrap_or_default();
+        self.spare_ours(target, &addresses)?;
         if addresses.is_empty() && target.depends_on_addresses(&self.rules) {
             // Its addresses decide, and are not known yet.
             return Ok(());
@@ -135,8 +148,24 @@ impl Callbacks {
             let message = "the host of the callback has no address";
             return Err(Missed::new("unreachable", message));
         }
+        self.spare_ours(target, &addresses).map_err(not_allowed)?;
         target.check(&self.rules, &addresses).map_err(not_allowed)?;
         Ok(addresses)
+    }
+
+    /// Fails where this server or a sandbox would be called: what asks there comes from this host,
+    /// and sandboxes of HasteKit believe whoever reaches them. No rule allows that.
+    fn spare_ours(&self, target: &Target, addresses: &[SocketAddr]) -> Result<(), Failure> {
+        let ours = |port: u16| self.own.iter().any(|ports| ports.contains(&port));
+        if !ours(target.port) || !addresses.iter().any(|address| is_here(address.ip())) {
+            return Ok(());
+        }
+        let message = format!(
+            "callbacks to {} are not allowed: this server or its sandboxes are there",
+            target.shown()
+        );
+        Err(Failure::new(Code::Forbidden, message)
+            .hint("let the callback listen at another port, outside of hastekit.ports"))
     }
 
     async fn connect(

@@ -199,7 +199,8 @@ async fn serve(config: Config, backend: Arc<dyn Backend>, until_eof: bool) -> Re
     }
     tokio::spawn(http::fold(metrics.clone()));
     let runner = runner(&config, &sessions)?;
-    let app = App::new(Arc::clone(&sessions), runner, config, gate, audit, metrics);
+    let (all, port) = (Arc::clone(&sessions), listener.port());
+    let app = App::new(all, runner, config, gate, audit, metrics, port);
     if app.config.docker.pool > 0
         && let Err(problem) = app.prepare().await
     {

@@ -69,7 +69,7 @@ impl Local {
         sessions.reap().await?;
         let runner = crate::cli::serve_runner(&self.config, &sessions)?;
         let metrics = http::start_metrics()?;
-        let app = App::new(sessions, runner, self.config, gate, None, metrics);
+        let app = App::new(sessions, runner, self.config, gate, None, metrics, None);
         Ok(app)
     }
 

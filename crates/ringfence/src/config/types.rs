@@ -4,6 +4,7 @@ use super::value::Value;
 use ringfence_core::Access;
 use ringfence_core::languages::Language;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Settings that are one of a few words.
@@ -175,6 +176,10 @@ impl Ports {
 
     pub(crate) fn count(self) -> u64 {
         u64::from(self.last - self.first) + 1
+    }
+
+    pub(crate) fn range(self) -> RangeInclusive<u16> {
+        self.first..=self.last
     }
 
     /// The one at this place; after the last comes the first.

@@ -3,7 +3,7 @@
 
 use super::audit::{self, Audit};
 use super::seen;
-use super::state::Caller;
+use super::state::{App, Caller};
 use ringfence_core::proto::{Certificate, Exit, JobEnd};
 use ringfence_core::{Failure, SessionId};
 use sha2::{Digest as _, Sha256};
@@ -43,7 +43,11 @@ pub(super) struct Said {
 
 /// Hexadecimal SHA-256, as the audit file has it.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
+    hex(Sha256::new_with_prefix(bytes))
+}
+
+fn hex(digest: Sha256) -> String {
+    let digest = digest.finalize();
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -161,6 +165,36 @@ fn outcome(end: &JobEnd) -> &'static str {
     }
 }
 
+/// Does something for a caller that is an act of its own, though it came with others in a request
+/// or with none, such as a call over MCP. Refused while it can't be recorded; `word` says how it
+/// ended, where nobody else does.
+pub(crate) async fn apart<T, E: From<Failure>>(
+    app: &App,
+    within: Option<&Arc<Act>>,
+    (caller, kind): (&Caller, &'static str),
+    work: impl Future<Output = Result<T, E>>,
+    word: impl FnOnce(&Result<T, E>) -> &'static str,
+) -> Result<T, E> {
+    let (request, trace) = match within {
+        Some(act) => (act.request.clone(), act.trace.clone()),
+        None => (String::new(), tracing::Span::none()),
+    };
+    let act = Act::new(request, trace, app.audit.clone());
+    act.is(kind);
+    act.lock().who = caller.who().to_owned();
+    let done = match app.audit.as_ref().map_or(Ok(()), |audit| audit.check()) {
+        Ok(()) => Arc::clone(&act).during(work).await,
+        Err(failure) => Err(failure.into()),
+    };
+    // Whatever was made of it.
+    let done = match act.refused() {
+        Some(failure) => Err(failure.into()),
+        None => done,
+    };
+    act.lock().outcome.get_or_insert(word(&done));
+    done
+}
+
 fn now<T>(say: impl FnOnce(&Arc<Act>) -> T) -> Option<T> {
     NOW.try_with(say).ok()
 }
@@ -199,10 +233,9 @@ pub(crate) fn runs(kind: &'static str, code: &str) -> Result<(), Failure> {
     .unwrap_or(Ok(()))
 }
 
-/// The hash of what was uploaded, or fetched.
-#[allow(dead_code, reason = "for routes that move files")]
-pub(crate) fn hashed(sha256: String) {
-    now(|act| act.lock().sha256 = Some(sha256));
+/// The hash of what was uploaded.
+pub(crate) fn hashed(content: Sha256) {
+    now(|act| act.lock().sha256 = Some(hex(content)));
 }
 
 /// A command or a call came to its end, or didn't get there.

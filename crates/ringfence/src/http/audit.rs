@@ -136,7 +136,7 @@ impl Audit {
     }
 
     /// Fails while lines are owed that can't be written.
-    fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check(&self) -> Result<(), Failure> {
         let mut log = self.lock();
         log.pay(&self.path).map_err(|error| self.failed(&error))
     }
@@ -210,6 +210,8 @@ fn kind(method: &Method, route: &str) -> Option<&'static str> {
     let route = route.strip_prefix("/v1").unwrap_or(route);
     let below = route.strip_prefix("/sessions/{session}");
     Some(match (method.as_str(), below, route) {
+        // Each call in it is an act of its own.
+        (_, None, "/mcp") => return None,
         ("POST", None, "/sessions" | "/api/sandbox") => "create",
         ("DELETE", None, "/api/sandbox/{session_id}") => "delete",
         ("POST", None, "/exec/bash" | "/exec/python") => "exec",

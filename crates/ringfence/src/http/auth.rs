@@ -5,13 +5,13 @@ use super::problem::{Answer, Problem};
 use super::serve::Peer;
 use super::state::{App, Caller};
 use crate::config::{Auth, Config, Listen};
-use crate::keys::{KeyStore, Scope, SessionKeys};
+use crate::keys::{Key, KeyStore, SessionKeys};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use http::{HeaderMap, HeaderValue, Uri, header};
 use ringfence_core::sessions::Owner;
-use ringfence_core::{Code, Failure, SessionId};
+use ringfence_core::{Code, Failure, SessionId, Sessions};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -105,34 +105,80 @@ impl Gate {
         }
     }
 
-    /// Who has shown one of these, and what is counted for whom.
-    fn known(&self, shown: &[String]) -> Option<(Caller, Counted, Option<Rate>)> {
-        shown.iter().find_map(|shown| {
+    /// Who has shown one of these.
+    async fn known(&self, sessions: &Sessions, shown: &[String]) -> Result<Option<Known>, Failure> {
+        for shown in shown {
             if let Some(key) = self.keys.find(shown) {
-                let rate = key.rate.map(|rate| Rate::new(rate, self.burst));
-                let owner = Owner {
-                    name: key.name.clone(),
-                    sessions: key.max_sessions.map(|n| n as usize),
-                    memory: key.max_memory,
-                };
-                let caller = Caller {
-                    scope: key.scope,
-                    owner: Some(owner),
-                    only: None,
-                };
-                let counted = Counted::Key(key.name.clone());
-                return Some((caller, counted, rate.unwrap_or(self.rate)));
+                return Ok(Some(self.with_key(&key, None)));
             }
-            let session = self.session_keys.session(shown)?;
-            let counted = Counted::Session(session.to_string());
-            let caller = Caller {
-                scope: Scope::Use,
-                owner: None,
-                only: Some(session),
-            };
-            Some((caller, counted, self.rate))
-        })
+            if let Some(session) = self.session_keys.session(shown)
+                && let Some(known) = self.with_session(sessions, session).await?
+            {
+                return Ok(Some(known));
+            }
+        }
+        Ok(None)
     }
+
+    /// Somebody with a key, or with the key of a session that was made with it: both are counted
+    /// together.
+    fn with_key(&self, key: &Key, only: Option<SessionId>) -> Known {
+        let rate = key.rate.map(|rate| Rate::new(rate, self.burst));
+        Known {
+            caller: match only {
+                Some(session) => Caller::of_session(session),
+                None => Caller {
+                    scope: key.scope,
+                    owner: Some(Owner {
+                        name: key.name.clone(),
+                        sessions: key.max_sessions.map(|n| n as usize),
+                        memory: key.max_memory,
+                    }),
+                    only: None,
+                },
+            },
+            counted: Some(Counted::Key(key.name.clone())),
+            rate: rate.unwrap_or(self.rate),
+        }
+    }
+
+    /// Somebody with the key of a session. It ends with the key that made the session; one that was
+    /// made without a key has nothing that it could end with.
+    async fn with_session(
+        &self,
+        sessions: &Sessions,
+        id: SessionId,
+    ) -> Result<Option<Known>, Failure> {
+        let owner = match sessions.get(&id).await {
+            Ok(session) => session.owner.clone(),
+            // They are told so, and count as those who have no key.
+            Err(failure) if failure.code == Code::NotFound => {
+                return Ok(Some(Known {
+                    caller: Caller::of_session(id),
+                    counted: None,
+                    rate: self.rate,
+                }));
+            }
+            Err(failure) => return Err(failure),
+        };
+        let Some(owner) = owner else {
+            return Ok(Some(Known {
+                counted: Some(Counted::Session(id.to_string())),
+                caller: Caller::of_session(id),
+                rate: self.rate,
+            }));
+        };
+        let key = self.keys.named(&owner);
+        Ok(key.map(|key| self.with_key(&key, Some(id))))
+    }
+}
+
+/// Somebody who has shown a key.
+struct Known {
+    caller: Caller,
+    /// By what its requests are counted; by its address where there is nothing else.
+    counted: Option<Counted>,
+    rate: Option<Rate>,
 }
 
 /// Finds out who asks, before anything else.
@@ -142,38 +188,48 @@ pub(crate) async fn authenticate(
     next: Next,
 ) -> Response {
     let offered = take_subprotocol(request.headers_mut());
-    let caller = match admit(&app.gate, &request, offered) {
-        Ok(caller) => caller,
-        Err(refusal) => return *refusal,
+    let gate = &app.gate;
+    let needs_key = gate.needs_key();
+    if !needs_key && let Err(problem) = check_browser(gate.loopback, &request) {
+        return problem.into_response();
+    }
+    let path = request.uri().path();
+    let caller = if super::openapi::OPEN.contains(&path.strip_prefix("/v1").unwrap_or(path)) {
+        Caller::nobody()
+    } else {
+        let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0);
+        let shown = needs_key.then(|| shown(request.headers(), offered));
+        match admit(&app, peer, shown).await {
+            Ok(caller) => caller,
+            Err(refusal) => return *refusal,
+        }
     };
     super::act::by(&caller);
     request.extensions_mut().insert(caller);
     next.run(request).await
 }
 
-fn admit(gate: &Gate, request: &Request, offered: Option<String>) -> Result<Caller, Box<Response>> {
-    let refused = |problem: Problem| Box::new(problem.into_response());
-    let needs_key = gate.needs_key();
-    if !needs_key {
-        check_browser(gate.loopback, request).map_err(refused)?;
-    }
-    let path = request.uri().path();
-    if super::openapi::OPEN.contains(&path.strip_prefix("/v1").unwrap_or(path)) {
-        return Ok(Caller::nobody());
-    }
-    let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0);
-    let anonymous = || (Counted::peer(peer), gate.rate);
-    let known = match needs_key {
-        true => gate.known(&shown(request.headers(), offered)),
-        false => None,
+/// Counts a request, and lets those in who have shown a key; everybody where none is needed.
+async fn admit(
+    app: &App,
+    peer: Option<IpAddr>,
+    shown: Option<Vec<String>>,
+) -> Result<Caller, Box<Response>> {
+    let gate = &app.gate;
+    let known = match &shown {
+        Some(shown) => gate.known(&app.sessions, shown).await,
+        None => Ok(None),
     };
-    let (caller, (counted, rate)) = match known {
-        Some((caller, counted, rate)) => (Some(caller), (counted, rate)),
-        None if needs_key => (None, anonymous()),
-        None => (Some(Caller::anybody()), anonymous()),
+    let known = known.map_err(|failure| Box::new(Problem::from(failure).into_response()))?;
+    let (caller, counted, rate) = match known {
+        Some(known) => (Some(known.caller), known.counted, known.rate),
+        None if shown.is_some() => (None, None, gate.rate),
+        None => (Some(Caller::anybody()), None, gate.rate),
     };
     if let Some(rate) = rate
-        && let Err(wait) = gate.rates.take(counted, rate)
+        && let Err(wait) = gate
+            .rates
+            .take(counted.unwrap_or_else(|| Counted::peer(peer)), rate)
     {
         return Err(Box::new(too_often(wait)));
     }

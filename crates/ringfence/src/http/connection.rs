@@ -1,5 +1,6 @@
 //! One connection: whether it is in use, and how long it may stand still.
 
+use super::flow::Flows;
 use axum::body::{Body, Bytes};
 use http::Version;
 use http_body::{Frame, SizeHint};
@@ -14,8 +15,11 @@ use tokio::time::{Instant, Sleep};
 /// What a connection is doing.
 pub(super) struct Activity {
     now: Mutex<Now>,
+    flows: Arc<Flows>,
     header_timeout: Duration,
     idle_timeout: Duration,
+    /// How long an answer may wait for a client that takes nothing of it.
+    patience: Duration,
 }
 
 struct Now {
@@ -43,7 +47,11 @@ pub(super) enum Verdict {
 }
 
 impl Activity {
-    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration) -> Arc<Self> {
+    pub(super) fn new(
+        header_timeout: Duration,
+        idle_timeout: Duration,
+        patience: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
             now: Mutex::new(Now {
                 requests: 0,
@@ -52,8 +60,10 @@ impl Activity {
                 idle_since: Instant::now(),
                 heard: None,
             }),
+            flows: Arc::default(),
             header_timeout,
             idle_timeout,
+            patience,
         })
     }
 
@@ -68,6 +78,16 @@ impl Activity {
         now.begun = true;
         now.http2 = version == Version::HTTP_2;
         UnderWay(Arc::clone(self))
+    }
+
+    /// The body of an answer: its request is under way until it is through.
+    pub(super) fn answer(&self, body: Body, under_way: UnderWay) -> Body {
+        let http2 = self.lock().http2;
+        match http2 {
+            true => self.flows.add(body, under_way),
+            // All that a client does not take, it does not take from the connection.
+            false => Holding::until_end(body, under_way),
+        }
     }
 
     fn hear(&self) {
@@ -88,9 +108,11 @@ impl Activity {
     }
 
     pub(super) fn verdict(&self) -> Verdict {
+        self.flows.take_back(self.patience);
         let now = self.lock();
         // What it is doing may change at any time, and other timers start then.
-        let soon = Instant::now() + self.header_timeout.min(self.idle_timeout);
+        let often = self.header_timeout.min(self.idle_timeout);
+        let soon = Instant::now() + often.min(self.patience);
         let (due, verdict) = match now.heard {
             _ if now.requests > 0 => return Verdict::Wait(soon),
             _ if !now.begun => (now.idle_since + self.header_timeout, Verdict::Cut),

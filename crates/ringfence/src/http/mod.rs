@@ -9,6 +9,7 @@ mod events;
 mod exec;
 mod extract;
 mod files;
+mod flow;
 mod hastekit;
 mod health;
 mod job;
@@ -35,6 +36,7 @@ mod tools;
 mod traces;
 mod watched;
 
+pub(crate) use act::{Act, apart};
 pub(crate) use audit::Audit;
 pub(crate) use auth::Gate;
 pub(crate) use calls::attend_all;

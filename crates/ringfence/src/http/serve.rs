@@ -1,6 +1,6 @@
 //! Connections: accepted, bounded, cut when they stand still, drained at the end.
 
-use super::connection::{Activity, Holding, Verdict, Wire};
+use super::connection::{Activity, Verdict, Wire};
 use crate::config::{Http, Listen};
 use axum::Router;
 use axum::body::Body;
@@ -59,6 +59,13 @@ impl Listener {
                 .ok()
                 .and_then(|a| Some(format!("unix:{}", a.as_pathname()?.display())))
                 .unwrap_or_else(|| "unix".to_owned()),
+        }
+    }
+
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Unix(_) => None,
         }
     }
 
@@ -200,8 +207,9 @@ impl Server {
 
     async fn attend(&self, io: Box<dyn Connection>, peer: Peer, place: Place) {
         let http = &self.http;
-        let activity = Activity::new(http.header_timeout, http.connection_idle);
-        let wire = Wire::new(io, Arc::clone(&activity), http.body_timeout, place);
+        let patience = http.body_timeout;
+        let activity = Activity::new(http.header_timeout, http.connection_idle, patience);
+        let wire = Wire::new(io, Arc::clone(&activity), patience, place);
         let connection = self.builder.serve_connection_with_upgrades(
             TokioIo::new(wire),
             service_fn(|request| {
@@ -209,9 +217,10 @@ impl Server {
                 let mut request = request.map(Body::new);
                 request.extensions_mut().insert(peer);
                 let answer = self.router.clone().call(request);
+                let activity = Arc::clone(&activity);
                 async move {
                     let answer = answer.await?;
-                    Ok::<_, Infallible>(answer.map(|body| Holding::until_end(body, under_way)))
+                    Ok::<_, Infallible>(answer.map(|body| activity.answer(body, under_way)))
                 }
             }),
         );

@@ -13,23 +13,27 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::{Stream, StreamExt as _, stream};
 use http::HeaderMap;
 use ringfence_core::proto::Cause;
+use ringfence_core::sessions::Room;
 use ringfence_core::snippet::{
     Batch, Case, Entry, Judged, Outcome, Program, Progress, Snippet, Wires,
 };
 use ringfence_core::spec::SandboxSpec;
-use ringfence_core::{Code, Failure};
+use ringfence_core::{Failure, Size};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 /// Most runs of one batch, and most of them at one time.
 const MOST_RUNS: usize = 10_000;
 const MOST_JOBS: usize = 64;
+
+/// Bytes of all that the runs of a batch said and made, where it is answered with at once.
+const MOST_OUTPUT: usize = 64 << 20;
 
 /// Snippets to run, or to try on cases.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -105,29 +109,31 @@ impl App {
         Ok(program)
     }
 
-    /// Room for one request that makes sandboxes nobody keeps.
-    fn room(&self) -> Answer<OwnedSemaphorePermit> {
-        let room = Arc::clone(&self.snippets).try_acquire_owned();
-        room.map_err(|_| {
-            let most = self.config.sessions.max;
-            let message = format!("too many snippets run already: {most}");
-            Failure::new(Code::Full, message)
-                .hint("try again later")
-                .into()
-        })
+    /// Room for the sandbox of a snippet, which counts like a session while it runs.
+    fn room(&self, caller: &Caller, memory: Size) -> Result<Room, Failure> {
+        self.sessions.room(caller.owner.as_ref(), memory)
     }
-}
 
-impl App {
+    /// Room for as many runs of a batch at one time as are asked for and there is room for: one at
+    /// least. So batches together stay within what the server and the key may have.
+    fn rooms(&self, caller: &Caller, batch: &Batch, jobs: usize) -> Result<Vec<Room>, Failure> {
+        let programs = batch.entries.iter().flat_map(|entry| &entry.program);
+        let memory = programs.map(|program| self.runner.memory(program)).max();
+        // Of what can't run nothing is made.
+        let memory = memory.unwrap_or(Size(0));
+        let mut rooms = vec![self.room(caller, memory)?];
+        let more = (1..jobs).map_while(|_| self.room(caller, memory).ok());
+        rooms.extend(more);
+        Ok(rooms)
+    }
+
     /// Checks a snippet, notes it, and takes room for it.
-    fn begin_snippet(
-        &self,
-        caller: &Caller,
-        snippet: Snippet,
-    ) -> Answer<(Program, OwnedSemaphorePermit)> {
+    fn begin_snippet(&self, caller: &Caller, snippet: Snippet) -> Answer<(Program, Room)> {
         caller.may_beyond(Scope::Use)?;
         act::runs("snippet", &snippet.code)?;
-        Ok((self.program(snippet)?, self.room()?))
+        let program = self.program(snippet)?;
+        let room = self.room(caller, self.runner.memory(&program))?;
+        Ok((program, room))
     }
 
     /// Runs a snippet to its end.
@@ -198,7 +204,7 @@ fn followed(
     app: App,
     program: Program,
     act: Option<Arc<Act>>,
-    room: OwnedSemaphorePermit,
+    room: Room,
 ) -> impl Stream<Item = Sse> + Send {
     struct Following {
         running: Option<Running>,
@@ -267,7 +273,8 @@ fn event(name: &'static str, data: &impl Serialize) -> Sse {
 
 /// Runs many snippets, or tries them on cases: each in a sandbox of its own, so many at a time as
 /// the machine has processors. With `Accept: text/event-stream` each result is an event as soon as
-/// it is there, and `done` counts the verdicts.
+/// it is there, and `done` counts the verdicts. Without, all results together hold at most 64 MiB of
+/// output: past that each says that it is truncated.
 #[utoipa::path(
     post,
     path = "/run/batch",
@@ -309,16 +316,20 @@ pub(crate) async fn batch(
     }
     let code: Vec<&str> = request.snippets.iter().map(|s| s.code.as_str()).collect();
     act::runs("batch", &code.join("\n"))?;
+    let cases: Arc<[Case]> = request.cases.into();
     let entry = |snippet| Entry {
         program: app.program(snippet).map_err(|p| p.failure().clone()),
-        cases: request.cases.clone(),
+        cases: Arc::clone(&cases),
     };
-    let batch = Batch {
+    let mut batch = Batch {
         entries: request.snippets.into_iter().map(entry).collect(),
-        jobs: request.jobs,
+        jobs: None,
         ordered: request.ordered,
     };
-    let room = app.room()?;
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = request.jobs.unwrap_or_else(processors).min(runs);
+    let rooms = app.rooms(&caller, &batch, jobs)?;
+    batch.jobs = Some(rooms.len());
     let begun = Instant::now();
     let results = Arc::clone(&app.runner).batch(batch);
     if events::wanted(&headers) {
@@ -327,11 +338,17 @@ pub(crate) async fn batch(
             verdicts: BTreeMap::new(),
             begun,
             act: act::later(),
-            _room: room,
+            _rooms: rooms,
         };
         return Ok(events::response(judging.events()));
     }
-    let mut results: Vec<Judged> = results.collect().await;
+    let mut left = MOST_OUTPUT;
+    let fit = |mut result: Judged| {
+        result.fit(&mut left);
+        result
+    };
+    let mut results: Vec<Judged> = results.map(fit).collect().await;
+    drop(rooms);
     results.sort_by_key(|result| (result.index, result.case));
     let mut verdicts = BTreeMap::new();
     results
@@ -356,7 +373,7 @@ struct Judging {
     verdicts: BTreeMap<&'static str, usize>,
     begun: Instant,
     act: Option<Arc<Act>>,
-    _room: OwnedSemaphorePermit,
+    _rooms: Vec<Room>,
 }
 
 impl Judging {

@@ -33,8 +33,6 @@ pub(crate) struct Inner {
     pub callbacks: Callbacks,
     pub relays: Relays,
     pub runner: Arc<Runner>,
-    /// Room for requests that run snippets.
-    pub snippets: Arc<tokio::sync::Semaphore>,
 }
 
 impl std::ops::Deref for App {
@@ -77,6 +75,15 @@ impl Caller {
             scope: Scope::Read,
             owner: Some(owner),
             only: None,
+        }
+    }
+
+    /// Somebody with the key of a session.
+    pub(crate) fn of_session(session: SessionId) -> Self {
+        Self {
+            scope: Scope::Use,
+            owner: None,
+            only: Some(session),
         }
     }
 
@@ -137,6 +144,7 @@ pub(crate) fn session_id(caller: &Caller, text: &str) -> Option<SessionId> {
 }
 
 impl App {
+    /// `listening` is the port of the server, where it has one.
     pub(crate) fn new(
         sessions: Arc<Sessions>,
         runner: Runner,
@@ -144,9 +152,9 @@ impl App {
         gate: Gate,
         audit: Option<Arc<Audit>>,
         metrics: PrometheusHandle,
+        listening: Option<u16>,
     ) -> Self {
-        let callbacks = Callbacks::new(config.policy.callbacks.clone());
-        let room = config.sessions.max as usize;
+        let callbacks = Callbacks::new(&config, listening);
         let inner = Arc::new(Inner {
             sessions,
             config,
@@ -158,7 +166,6 @@ impl App {
             callbacks,
             relays: Relays::default(),
             runner: Arc::new(runner),
-            snippets: Arc::new(tokio::sync::Semaphore::new(room)),
         });
         Self { inner }
     }
@@ -236,8 +243,13 @@ impl App {
     /// taken off the list.
     pub(crate) fn lost(&self, session: &Arc<Session>, failure: Failure) -> Problem {
         let epitaph = session.epitaph();
-        if session.is_closing() || epitaph.is_some() && !session.is_durable() {
-            self.sessions.forget(session);
+        let gone = session.is_closing() || epitaph.is_some() && !session.is_durable();
+        // Of all who ask, one finds out.
+        if gone
+            && self.sessions.forget(session)
+            && let Some(certificate) = &epitaph
+        {
+            super::seen::death(certificate);
         }
         match epitaph {
             Some(certificate) => Problem::ended(failure, certificate),

@@ -65,6 +65,11 @@ impl KeyStore {
         self.keys().find_at(presented, now()).cloned()
     }
 
+    /// The key of this name, unless it has expired or was removed.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<Key>> {
+        self.keys().named_at(name, now()).cloned()
+    }
+
     /// The keys now: at most once in a second a look at the file, and no reading unless it changed.
     pub(crate) fn keys(&self) -> Arc<Keys> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

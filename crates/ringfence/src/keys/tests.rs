@@ -93,6 +93,11 @@ fn a_key_that_has_expired_opens_nothing() {
     assert!(keys.find(&secret).is_some());
     assert!(keys.find_at(&secret, end - 1).is_some());
     assert!(keys.find_at(&secret, end).is_none());
+    // Nor does what others made with it.
+    let name = &keys.iter().next().unwrap().name;
+    assert!(keys.named_at(name, end - 1).is_some());
+    assert!(keys.named_at(name, end).is_none());
+    assert!(keys.named_at("another", end - 1).is_none());
     let expires = Some(now());
     let (late, key) = add(
         state.path(),

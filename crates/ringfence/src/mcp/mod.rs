@@ -8,7 +8,7 @@ mod web;
 
 pub(crate) use web::service;
 
-use crate::http::{App, Caller, named_family};
+use crate::http::{Act, App, Caller, apart, named_family};
 use call::Watch;
 use http::request::Parts;
 use ringfence_core::tools::{Answer, Content, Family, Refusal, Tool};
@@ -23,6 +23,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use rmcp::{ErrorData, ServerHandler};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// The argument that every tool of a session has besides its own.
 const SESSION: &str = "session";
@@ -173,6 +174,21 @@ fn refused(failure: Failure) -> ErrorData {
     ErrorData::new(ErrorCode(failure.code.rpc_code()), message, Some(data))
 }
 
+/// The request over HTTP that something came with.
+fn act(context: &RequestContext<RoleServer>) -> Option<&Arc<Act>> {
+    context.extensions.get::<Parts>()?.extensions.get()
+}
+
+/// How a call ended, for those who watch.
+fn word(done: &Result<Answer, Refusal>) -> &'static str {
+    match done {
+        Ok(answer) if answer.is_error => "failed",
+        Ok(_) => "ok",
+        Err(Refusal::Argument(_)) => Code::InvalidInput.name(),
+        Err(Refusal::Failure(failure)) => failure.code.name(),
+    }
+}
+
 fn result(answer: Answer) -> CallToolResult {
     let content = answer.content.into_iter().map(|piece| match piece {
         Content::Text { text } => ContentBlock::text(text),
@@ -248,6 +264,7 @@ impl ServerHandler for Server {
         let watch = Watch::of(&context);
         let (caller, session) = (&client.caller, session.as_deref());
         let called = self.call(caller, session, (family, tool), arguments, watch);
+        let called = apart(&self.app, act(&context), (caller, "tool"), called, word);
         let answer = tokio::select! {
             answer = called => answer,
             // What runs is ended by dropping the call.
@@ -292,7 +309,12 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let client = self.client(&context)?;
-        let read = self.read(&client, &request.uri).await.map_err(refused)?;
-        Ok(read.into())
+        let read = self.read(&client, &request.uri);
+        let what = (&client.caller, "download");
+        let read = apart(&self.app, act(&context), what, read, |read| match read {
+            Ok(_) => "ok",
+            Err(failure) => failure.code.name(),
+        });
+        Ok(read.await.map_err(refused)?.into())
     }
 }

@@ -311,6 +311,7 @@ impl Run {
                 .hint("for example: ringfence run --jobs 4 a.py b.rb c.go"));
         }
         let cases = self.language.cases.as_deref().map(cases).transpose()?;
+        let cases: Arc<[_]> = cases.unwrap_or_default().into();
         let mut entries = Vec::new();
         for file in &self.words {
             let program = self.read(Path::new(file)).and_then(|(code, language)| {
@@ -318,7 +319,7 @@ impl Run {
             });
             entries.push(Entry {
                 program,
-                cases: cases.clone().unwrap_or_default(),
+                cases: Arc::clone(&cases),
             });
         }
         let batch = Batch {

@@ -4,6 +4,7 @@
 //! breaks off leaves nothing behind.
 
 use super::Files;
+use crate::http::act;
 use crate::http::extract::Path;
 use crate::http::problem::{Answer, Problem, ProblemBody};
 use crate::http::state::{App, Caller, Scope};
@@ -21,6 +22,7 @@ use ringfence_core::plan::random_hex;
 use ringfence_core::proto::{Entry, FileKind, Move, PathQuery, WORKSPACE, WriteQuery};
 use ringfence_core::{Code, Failure};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -190,6 +192,7 @@ enum Place {
 struct Received {
     place: Place,
     size: u64,
+    sha256: Sha256,
     name: Option<String>,
 }
 
@@ -251,6 +254,7 @@ impl Form<'_> {
         let mut file = Received {
             place,
             size: 0,
+            sha256: Sha256::new(),
             name: part.file_name().map(str::to_owned),
         };
         while let Some(piece) = part.chunk().await.map_err(unread)? {
@@ -266,6 +270,7 @@ impl Form<'_> {
                 }
                 continue;
             }
+            file.sha256.update(&piece);
             match &mut file.place {
                 Place::There(sending) | Place::Aside(sending, _) => sending.push(piece).await,
                 Place::Here(bytes) if bytes.len() + piece.len() <= WAITING => {
@@ -386,6 +391,7 @@ pub(crate) async fn upload(
     };
     // A caller that goes away now has sent all of it: a file aside is not left there.
     let size_bytes = file.size;
+    act::hashed(file.sha256);
     let settled = tokio::spawn(async move {
         settle(&files.guest, file.place, &path)
             .await

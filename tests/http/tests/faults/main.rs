@@ -1,5 +1,7 @@
 //! What goes wrong around a server: each ends in a clear answer and a consistent state.
 
+mod kills;
+
 use ringfence_http_tests::{Outcome, Server};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -459,6 +461,67 @@ async fn a_guest_that_never_answers_is_not_waited_for() -> Outcome {
             .any(|w| text.contains(w)),
         "{text}"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_guest_that_is_slow_keeps_nobody_else_waiting() -> Outcome {
+    let server = Server::start(&[])?;
+    let (id, other) = (server.session().await?, server.session().await?);
+    server.code(&id, "x = 41").await?;
+    let pid = Pid::from_raw(guest(&server.state, &id)?).ok_or("no guest")?;
+    kill_process(pid, Signal::STOP)?;
+    let slow = server.code(&id, "x += 1; print(x)");
+    let others = async {
+        let done = server.code(&other, "print(1)").await;
+        let list = server.get("/sessions").await;
+        kill_process(pid, Signal::CONT)?;
+        assert_eq!(done?["stdout"], "1");
+        assert_eq!(list?.0, 200);
+        Ok(())
+    };
+    let (done, ()) = tokio::try_join!(slow, others)?;
+    assert_eq!(done["stdout"], "42");
+    Ok(())
+}
+
+/// As if somebody had set the clock forward by a day while no server ran.
+#[tokio::test]
+async fn a_clock_that_jumps_ends_no_session() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("state");
+    let mut first = Server::start_on(&state, &["--keep"], &[])?;
+    let id = first.session().await?;
+    let terms = json!({"max_lifetime_seconds": 3600, "idle_timeout_seconds": 3600});
+    let path = format!("/sessions/{id}");
+    assert_eq!(first.ask("PATCH", &path, Some(&terms)).await?.0, 200);
+    first.code(&id, "x = 7").await?;
+    first.stop()?;
+    let mut set = 0;
+    for entry in std::fs::read_dir(self::folder(&state, &id))?.flatten() {
+        let Ok(text) = std::fs::read_to_string(entry.path()) else {
+            continue;
+        };
+        // In a string of JSON it is written as one.
+        for mark in ["\"wall\":", "\\\"wall\\\":"] {
+            let mut pieces = text.split(mark);
+            let mut earlier = pieces.next().unwrap_or_default().to_owned();
+            for piece in pieces {
+                let end = piece.find(|c: char| !c.is_ascii_digit() && c != '.');
+                let (number, rest) = piece.split_at(end.ok_or("no end")?);
+                let moved = number.parse::<f64>()? - 86_400.0;
+                earlier += &format!("{mark}{moved}{rest}");
+                set += 1;
+            }
+            if earlier != text {
+                std::fs::write(entry.path(), &earlier)?;
+            }
+        }
+    }
+    assert!(set > 0, "nothing says when it was made");
+    let mut second = Server::start_on(&state, &[], &[])?;
+    assert_eq!(second.code(&id, "print(x)").await?["stdout"], "7");
+    second.stop()?;
     Ok(())
 }
 
