@@ -9,7 +9,7 @@ use ringfence_core::sessions::{Found, NewSession, OnIdle, Owner, Quotas, Reaped,
 use ringfence_core::spec::SandboxSpec;
 use ringfence_core::{Backend, Code, Failure, Session, Sessions, Size};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -169,6 +169,8 @@ async fn what_is_idle_or_too_old_ends_and_what_is_in_use_does_not() -> Outcome {
 struct Counted {
     fake: Fake,
     dials: AtomicUsize,
+    /// They can't be reached.
+    silent: AtomicBool,
 }
 
 #[async_trait]
@@ -181,7 +183,10 @@ impl Backend for Counted {
     }
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure> {
         self.dials.fetch_add(1, Ordering::Relaxed);
-        self.fake.dial(id).await
+        match self.silent.load(Ordering::Relaxed) {
+            true => Err(Failure::new(Code::Unavailable, "no way")),
+            false => self.fake.dial(id).await,
+        }
     }
     async fn suspend(&self, id: &SandboxId) -> Result<(), Failure> {
         self.fake.suspend(id).await
@@ -218,6 +223,30 @@ async fn a_session_is_asked_again_when_it_may_be_idle_and_not_before() -> Outcom
     session.set_terms(terms).await?;
     let expected = [(session.id.clone(), Reaped::Idle)];
     assert_eq!(second.reap().await?, expected);
+    Ok(())
+}
+
+/// A server that can't reach a guest for once does not know what others do with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_does_not_answer_once_does_not_end() -> Outcome {
+    let counted = Arc::new(Counted::default());
+    let backend: Arc<dyn Backend> = Arc::clone(&counted) as _;
+    let first = Sessions::new(Arc::clone(&backend), quotas());
+    let mut asked = new();
+    asked.terms.idle_timeout = 0.05;
+    let (session, _) = first.create(asked).await?;
+    let _used = session.begin();
+    let second = Sessions::new(backend, quotas());
+    second.list().await?;
+    // By now the second one has not seen it used for longer than it may be idle.
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    counted.silent.store(true, Ordering::Relaxed);
+    assert_eq!(second.reap().await?, []);
+    // The control: one that stays silent ends.
+    let expected = [(session.id.clone(), Reaped::Idle)];
+    while second.reap().await? != expected {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     Ok(())
 }
 

@@ -141,7 +141,7 @@ impl Sessions {
                 Ok(session) => match session.confirm().await {
                     Ok(()) => return Ok((session, Found::There)),
                     // It died and left nothing: its key is free for a new one.
-                    Err(_) if session.is_closing() => self.remove(&id).await?,
+                    Err(_) if session.is_closing() => self.bury(&session).await?,
                     Err(failure) => return Err(failure),
                 },
                 Err(failure) if failure.code != Code::NotFound => return Err(failure),
@@ -306,6 +306,14 @@ impl Sessions {
         // One that did not go is found again, and is tried again.
         locked(&self.live).remove(id);
         destroyed
+    }
+
+    /// Removes what is left of a session that died. Another server may have made the next one of
+    /// its key by now, which stays.
+    pub(super) async fn bury(&self, session: &Arc<Session>) -> Result<(), Failure> {
+        let buried = self.backend.bury(&session.plan.id).await;
+        self.forget(session);
+        buried
     }
 
     /// Frees the processes and the memory of a session and keeps its files.

@@ -53,6 +53,7 @@ impl Sessions {
                 let why = sessions.verdict(&session, state?).await?;
                 let ended = match why {
                     Reaped::Suspended => sessions.suspend(&session).await,
+                    Reaped::Dead => sessions.bury(&session).await,
                     _ => sessions.remove(&session.id).await,
                 };
                 match ended {
@@ -88,7 +89,9 @@ impl Sessions {
         }
         let idle = match session.liveliness().await {
             Liveliness::Busy => return None,
-            Liveliness::Idle(idle) | Liveliness::Silent(idle) => idle,
+            Liveliness::Idle(idle) => idle,
+            // One answer that did not come says nothing of what others do with it.
+            Liveliness::Silent { unused, since } => unused.min(since),
         };
         if idle.as_secs_f64() < terms.idle_timeout {
             return None;

@@ -101,6 +101,8 @@ struct State {
     last_use: Instant,
     /// The latest moment at which it was active, as its guest said; none before that was asked.
     active: Option<Instant>,
+    /// When its guest was first asked and did not answer, unless it has answered since.
+    silent: Option<Instant>,
     /// What a caller does not know yet: that variables were lost.
     news: Option<Certificate>,
 }
@@ -122,8 +124,13 @@ impl Drop for Use {
 pub enum Liveliness {
     Busy,
     Idle(Duration),
-    /// The guest did not answer; what this server itself saw last is so long ago.
-    Silent(Duration),
+    /// The guest did not answer.
+    Silent {
+        /// So long ago this server itself saw it used last. Others may use it.
+        unused: Duration,
+        /// Since when it has not answered; nothing where it did the last time.
+        since: Duration,
+    },
 }
 
 impl Session {
@@ -150,6 +157,7 @@ impl Session {
                 terms: terms.unwrap_or(label.terms),
                 last_use: Instant::now(),
                 active: None,
+                silent: None,
                 news: None,
             }),
             registering: tokio::sync::Mutex::new(()),
@@ -448,11 +456,17 @@ impl Session {
         let ago = match said {
             Liveliness::Busy => Duration::ZERO,
             Liveliness::Idle(ago) => ago,
-            Liveliness::Silent(_) => return said,
+            Liveliness::Silent { unused, .. } => {
+                let now = Instant::now();
+                let first = *self.lock().silent.get_or_insert(now);
+                let since = now.saturating_duration_since(first);
+                return Liveliness::Silent { unused, since };
+            }
         };
         // Another answer may be newer.
         let active = Instant::now().checked_sub(ago);
         let mut state = self.lock();
+        state.silent = None;
         state.active = state.active.max(active);
         said
     }
@@ -477,7 +491,10 @@ impl Session {
             Ok(Ok(health)) if health.jobs > 0 => Liveliness::Busy,
             // What it says can only make it live as long as it could by running something.
             Ok(Ok(health)) => Liveliness::Idle(Duration::from_millis(health.idle_ms)),
-            _ => Liveliness::Silent(seen),
+            _ => Liveliness::Silent {
+                unused: seen,
+                since: Duration::ZERO,
+            },
         }
     }
 
@@ -485,7 +502,7 @@ impl Session {
     pub async fn last_activity(&self) -> f64 {
         match self.liveliness().await {
             Liveliness::Busy => wall(),
-            Liveliness::Idle(ago) | Liveliness::Silent(ago) => {
+            Liveliness::Idle(ago) | Liveliness::Silent { unused: ago, .. } => {
                 (wall() - ago.as_secs_f64()).max(self.created.wall)
             }
         }
