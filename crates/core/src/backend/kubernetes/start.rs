@@ -4,7 +4,9 @@ use super::cluster::{failed, persist};
 use super::fate::{self, Fate, fate};
 use super::watch::Watch;
 use super::{GUEST_IN_IMAGE, Kubernetes};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
 use ringfence_proto::{Code, Failure};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +15,25 @@ use std::time::{Duration, Instant};
 const STARTING: Duration = Duration::from_secs(300);
 /// How long nothing may be heard of a pod that is to start until the API server is asked.
 const HEARD: Duration = Duration::from_secs(5);
+/// The least time between two looks.
+const SOON: Duration = Duration::from_millis(200);
 
 impl Kubernetes {
     /// Waits until a pod's guest runs, or will not.
     pub(super) async fn started(&self, watch: &Watch, name: &str) -> Result<Arc<Pod>, Failure> {
         let begun = Instant::now();
         let mut without_node: Option<(Instant, String)> = None;
+        let mut hindered: Option<Instant> = None;
         loop {
             let left = match &without_node {
                 Some((since, _)) => self.config.scheduling.saturating_sub(since.elapsed()),
                 None => STARTING.saturating_sub(begun.elapsed()),
             };
+            let heard = hindered.map_or(HEARD, |since| {
+                self.config.scheduling.saturating_sub(since.elapsed())
+            });
+            // Nobody is asked all the time.
+            let heard = heard.clamp(SOON, HEARD);
             let waits = without_node.is_some();
             let look = |pod: Option<&Pod>| match pod.map(fate) {
                 Some(Fate::Coming) => waits.then_some(Ok(Fate::Coming)),
@@ -31,7 +41,7 @@ impl Kubernetes {
                 Some(fate) => Some(Ok(fate)),
                 None => Some(Err(())),
             };
-            let seen = tokio::time::timeout(left.min(HEARD), watch.until(name, look)).await;
+            let seen = tokio::time::timeout(left.min(heard), watch.until(name, look)).await;
             match seen {
                 Ok(Ok(Fate::Running)) => {
                     if let Some(pod) = watch.pod(name) {
@@ -55,7 +65,18 @@ impl Kubernetes {
                     return Err(Failure::new(Code::Unavailable, message));
                 }
                 // What is silent may be the API server, or the way to it.
-                Err(_) if left > HEARD => self.look(watch, name).await?,
+                Err(_) if left > heard => {
+                    self.look(watch, name).await?;
+                    match self.hindrance(watch, name).await {
+                        None => hindered = None,
+                        Some(why) => {
+                            let since = *hindered.get_or_insert_with(Instant::now);
+                            if since.elapsed() >= self.config.scheduling {
+                                return Err(why);
+                            }
+                        }
+                    }
+                }
                 Err(_) => {
                     return Err(match without_node {
                         Some((_, why)) => {
@@ -81,5 +102,20 @@ impl Kubernetes {
         let found = persist(|| pods.get(name)).await;
         watch.put(found.map_err(|e| failed(format!("cannot look at pod {name}"), e))?);
         Ok(())
+    }
+
+    /// What keeps a pod from starting that its own status does not say: volumes and networks that
+    /// its node can't give it.
+    async fn hindrance(&self, watch: &Watch, name: &str) -> Option<Failure> {
+        let uid = watch.pod(name)?.uid()?;
+        let reached = self.reach().await.ok()?;
+        let events: Api<Event> = Api::namespaced(reached.client.clone(), &reached.namespace);
+        let its = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+        // Who may not read them, or can't, waits on.
+        let listed = tokio::time::timeout(HEARD, events.list(&its)).await;
+        let listed = listed.ok()?.ok()?;
+        let (reason, said) = fate::hindrance(&listed.items)?;
+        let message = format!("the sandbox's pod does not start: {reason}: {said}");
+        Some(Failure::new(Code::Unavailable, message))
     }
 }
