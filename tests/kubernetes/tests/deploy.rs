@@ -98,6 +98,7 @@ fn rights() -> Outcome {
         ["watch", "pods"],
         ["patch", "pods"],
         ["delete", "pods"],
+        ["list", "events"],
         ["create", "leases.coordination.k8s.io"],
         ["create", "persistentvolumeclaims"],
     ] {

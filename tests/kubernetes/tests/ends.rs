@@ -1,6 +1,6 @@
 //! Every end that a cluster puts to a sandbox is told with the cluster's own reason.
 
-use ringfence_kubernetes_tests::cluster::{Namespace, Outcome, Server};
+use ringfence_kubernetes_tests::cluster::{Namespace, Outcome, Server, until};
 use serde_json::{Value, json};
 
 async fn session(server: &Server, spec: Value) -> Outcome<String> {
@@ -110,9 +110,23 @@ async fn what_can_not_start_is_refused_with_the_clusters_reason() -> Outcome {
         let refused = session(&server, spec).await.err().ok_or("it was made")?;
         assert!(refused.to_string().contains(words), "{refused}");
     }
+    // An image that is to bring the guest and has none.
+    let empty = namespace.serve(&["--guest-image", "ringfence-test/busybox"])?;
+    let refused = session(&empty, json!({}))
+        .await
+        .err()
+        .ok_or("it was made")?;
+    let words = refused.to_string();
+    assert!(words.contains("the init container `guest`"), "{refused}");
     namespace.await_nothing()?;
     let server = namespace.serve(&[])?;
     namespace.kubectl(&["create", "quota", "few", "--hard=pods=1"])?;
+    // It holds as soon as the cluster has looked at it.
+    until(async || {
+        let quota = namespace.get("quota/few")?;
+        Ok((quota["status"]["hard"]["pods"] == "1").then_some(()))
+    })
+    .await?;
     session(&server, json!({})).await?;
     let refused = session(&server, json!({}))
         .await

@@ -2,6 +2,7 @@
 
 use ringfence_kubernetes_tests::cluster::{GUEST, Namespace, Outcome, kubectl, kubectl_ok, until};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// The pod of the only session.
 fn pod(namespace: &Namespace) -> Outcome<Value> {
@@ -202,12 +203,8 @@ async fn a_runtime_class_is_the_pods() -> Outcome {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_claim_of_the_callers_own_is_the_workspace_and_stays() -> Outcome {
-    let namespace = Namespace::new("claim")?;
-    let folder = tempfile::tempdir()?;
-    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(folder.path(), everybody)?;
+/// A volume of a folder of the node, and a claim of it; it need not be there.
+async fn volume(namespace: &Namespace, folder: &Path) -> Outcome<[Applied; 2]> {
     let common = json!({
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": "",
@@ -219,7 +216,7 @@ async fn a_claim_of_the_callers_own_is_the_workspace_and_stays() -> Outcome {
         "spec": common,
     });
     volume["spec"]["capacity"] = json!({"storage": "16Mi"});
-    volume["spec"]["hostPath"] = json!({"path": folder.path()});
+    volume["spec"]["hostPath"] = json!({"path": folder, "type": "Directory"});
     volume["spec"]["claimRef"] = json!({"namespace": namespace.0, "name": "mine"});
     let mut claim = json!({
         "apiVersion": "v1",
@@ -229,13 +226,37 @@ async fn a_claim_of_the_callers_own_is_the_workspace_and_stays() -> Outcome {
     });
     claim["spec"]["volumeName"] = json!(namespace.0);
     claim["spec"]["resources"] = json!({"requests": {"storage": "16Mi"}});
-    let _volume = Applied::new(&volume)?;
-    let _claim = Applied::new(&claim)?;
+    let applied = [Applied::new(&volume)?, Applied::new(&claim)?];
     until(async || {
         let claim = namespace.get("persistentvolumeclaim/mine")?;
         Ok((claim["status"]["phase"] == "Bound").then_some(()))
     })
     .await?;
+    Ok(applied)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_can_not_be_mounted_is_told_in_the_clusters_words() -> Outcome {
+    let namespace = Namespace::new("mount")?;
+    let folder = tempfile::tempdir()?;
+    let _applied = volume(&namespace, &folder.path().join("nowhere")).await?;
+    let allowed = ["--allow", "cluster", "--allow", "volumes"];
+    let server = namespace.serve(&[&allowed[..], &["--kube-scheduling", "1s"]].concat())?;
+    let asked = json!({"spec": {"container": {"kubernetes": {"claim": "mine"}}}});
+    let refused = server.session_with(&asked).await.err();
+    let refused = refused.ok_or("it was made")?.to_string();
+    assert!(refused.contains("FailedMount"), "{refused}");
+    assert!(refused.contains("nowhere"), "{refused}");
+    namespace.await_none("pods")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_the_callers_own_is_the_workspace_and_stays() -> Outcome {
+    let namespace = Namespace::new("claim")?;
+    let folder = tempfile::tempdir()?;
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), everybody)?;
+    let _applied = volume(&namespace, folder.path()).await?;
     let asked = json!({"spec": {"container": {"kubernetes": {"claim": "mine"}}}});
     let closed = namespace.serve(&[])?;
     let refused = closed.session_with(&asked).await.err();

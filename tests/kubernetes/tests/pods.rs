@@ -1,7 +1,7 @@
 //! Attacks from inside a pod on what only a cluster has; the others are those of `tests/attacks`.
 //! Each has a control: the same probe succeeds outside, or in a pod that is not ours.
 
-use ringfence_kubernetes_tests::cluster::{Namespace, Outcome, Server, kubectl_ok, until};
+use ringfence_kubernetes_tests::cluster::{GUEST, Namespace, Outcome, Server, kubectl_ok, until};
 use ringfence_tests::{Answer, processes_with, unique, whole};
 use serde_json::json;
 use std::os::unix::process::ExitStatusExt as _;
@@ -176,6 +176,30 @@ judge(knock)
     outside(knock, &[&ip])?.denied(&["SHUT"]);
     place.assert_alive().await?;
     place.end().await
+}
+
+/// What can be read can be looked into while it starts: the process that says the secret is one of
+/// its program.
+#[tokio::test]
+async fn the_guests_program_can_be_executed_and_not_read() -> Outcome {
+    let read = "judge(lambda: open(ARGS[0], 'rb').read(4))";
+    let execute = r#"
+def execute():
+    if not os.access(ARGS[0], os.X_OK):
+        raise Denied("NO")
+judge(execute)
+"#;
+    for (program, args) in [
+        ("/ringfence-guest", &[][..]),
+        ("/.ringfence/guest", &["--guest-image", GUEST]),
+    ] {
+        let place = Place::new("program", args).await?;
+        place.inside(read, &["/bin/sh"]).await?.reached();
+        place.inside(execute, &[program]).await?.reached();
+        place.inside(read, &[program]).await?.denied(&["EACCES"]);
+        place.end().await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -77,3 +77,16 @@ async fn a_key_means_one_sandbox_also_when_one_server_has_a_pool() -> Outcome {
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_is_filled_at_once() -> Outcome {
+    let namespace = Namespace::new("fill")?;
+    // No node takes them, so the first is not ready before the last is asked for.
+    let huge = ["--memory", "900g", "--kube-reserve", "1"];
+    let patient = ["--kube-scheduling", "10m", "--pool", "4"];
+    let server = namespace.serve(&[&huge[..], &patient].concat())?;
+    until(async || Ok((pods(&namespace)?.len() == 4).then_some(()))).await?;
+    // What is half made goes with its server, too.
+    drop(server);
+    namespace.await_nothing()
+}

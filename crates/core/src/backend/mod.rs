@@ -80,6 +80,15 @@ pub trait Backend: Send + Sync {
     async fn dial(&self, id: &SandboxId) -> Result<Box<dyn Io>, Failure>;
     async fn suspend(&self, id: &SandboxId) -> Result<(), Failure>;
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure>;
+
+    /// Removes a sandbox that is dead; one of its id that lives stays, whoever made it.
+    async fn bury(&self, id: &SandboxId) -> Result<(), Failure> {
+        match self.find(id).await? {
+            Some(info) if info.state == SandboxState::Dead => self.destroy(id).await,
+            _ => Ok(()),
+        }
+    }
+
     async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure>;
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure>;
 

@@ -143,7 +143,7 @@ impl Sessions {
                 Ok(session) => match session.confirm().await {
                     Ok(()) => return Ok((session, Found::There)),
                     // It died and left nothing: its key is free for a new one.
-                    Err(_) if session.is_closing() => self.clear(&session).await?,
+                    Err(_) if session.is_closing() => self.bury(&session).await?,
                     Err(failure) => return Err(failure),
                 },
                 Err(failure) if failure.code != Code::NotFound => return Err(failure),
@@ -160,17 +160,6 @@ impl Sessions {
             Code::Unavailable,
             format!("session {id} is being made or removed by another, which does not finish"),
         ))
-    }
-
-    /// Takes away what is left of one that has ended. Its key may have been given anew meanwhile,
-    /// so nothing but that very one goes, and only when the engine says that it is dead.
-    async fn clear(&self, session: &Arc<Session>) -> Result<(), Failure> {
-        let left = self.find(&session.id).await?;
-        if left.is_some_and(|info| session.is_in(&info) && info.state == SandboxState::Dead) {
-            return self.remove(&session.id).await;
-        }
-        self.forget(session);
-        Ok(())
     }
 
     fn turn(&self, id: &SessionId) -> Arc<tokio::sync::Mutex<()>> {
@@ -326,7 +315,7 @@ impl Sessions {
         for session in missing {
             match self.find(&session.id).await {
                 Ok(Some(info)) if session.is_in(&info) => {}
-                Ok(_) => self.forget(&session),
+                Ok(_) => drop(self.forget(&session)),
                 Err(_) => {}
             }
         }
@@ -344,6 +333,14 @@ impl Sessions {
         // One that did not go is found again, and is tried again.
         locked(&self.live).remove(id);
         destroyed
+    }
+
+    /// Removes what is left of a session that died. Another server may have made the next one of
+    /// its key by now, which stays.
+    pub(super) async fn bury(&self, session: &Arc<Session>) -> Result<(), Failure> {
+        let buried = self.backend.bury(&session.plan.id).await;
+        self.forget(session);
+        buried
     }
 
     /// Frees the processes and the memory of a session and keeps its files.

@@ -56,6 +56,7 @@ impl Sessions {
                 }
                 let ended = match why {
                     Reaped::Suspended => sessions.suspend(&session).await,
+                    Reaped::Dead => sessions.bury(&session).await,
                     _ => sessions.remove(&session.id).await,
                 };
                 match ended {

@@ -43,6 +43,10 @@ impl Backend for Watched {
         counted("destroy", self.0.destroy(id)).await
     }
 
+    async fn bury(&self, id: &SandboxId) -> Result<(), Failure> {
+        counted("bury", self.0.bury(id)).await
+    }
+
     async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {
         counted("annotate", self.0.annotate(id, name, value)).await
     }

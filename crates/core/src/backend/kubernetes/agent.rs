@@ -331,7 +331,7 @@ impl Kubernetes {
             Err(failure) => {
                 let is_its = |pod: &Arc<Pod>| pod.labels().get(CLAIM_LABEL) == uid.as_ref();
                 match self.known(watch, id).filter(is_its) {
-                    Some(pod) => self.remove_pod(&pod.name_any(), None).await?,
+                    Some(pod) => self.remove_pod(&pod.name_any(), None).await.map(drop)?,
                     None => self.remove_object(Object::Claim, &name, uid).await?,
                 }
                 Err(failure)

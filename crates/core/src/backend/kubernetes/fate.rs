@@ -2,7 +2,7 @@
 
 use super::CONTAINER;
 use super::cluster::first_line;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod, PodStatus};
 use ringfence_proto::{Cause, Certificate, Code, Ended, Failure};
 
 /// How far a pod is.
@@ -130,11 +130,9 @@ fn ended(pod: &Pod, status: &PodStatus) -> Certificate {
             .or(last)
     });
     let Some(terminated) = terminated else {
-        return certificate(
-            Cause::BackendLost,
-            status.phase.as_deref().unwrap_or("?"),
-            &said,
-        );
+        let phase = status.phase.as_deref().unwrap_or("?");
+        let said = unprepared(status).unwrap_or(said);
+        return certificate(Cause::BackendLost, phase, &said);
     };
     let reason = terminated.reason.as_deref().unwrap_or("Error");
     let code = terminated.exit_code;
@@ -156,6 +154,37 @@ fn ended(pod: &Pod, status: &PodStatus) -> Certificate {
     };
     certificate.signal = terminated.signal.or((code > 128).then_some(code - 128));
     certificate
+}
+
+/// What a container that was to run before the sandbox ended with.
+fn unprepared(status: &PodStatus) -> Option<String> {
+    let all = status.init_container_statuses.iter().flatten();
+    let mut ended = all.filter_map(|one| Some((one, one.state.as_ref()?.terminated.as_ref()?)));
+    let (one, terminated) = ended.find(|(_, terminated)| terminated.exit_code != 0)?;
+    let reason = terminated.reason.as_deref().unwrap_or("Error");
+    let words = first_line(terminated.message.as_deref().unwrap_or_default());
+    let (name, image, code) = (&one.name, &one.image, terminated.exit_code);
+    Some(format!(
+        "the init container `{name}` of {image}: {reason}: exit status {code} {words}"
+    ))
+}
+
+/// What keeps a pod from starting, as the last event about it says: a warning after which nothing
+/// went on.
+pub(super) fn hindrance(events: &[Event]) -> Option<(&str, &str)> {
+    let when = |event: &Event| {
+        let last = event.last_timestamp.as_ref().map(|at| at.0);
+        last.or(event.event_time.as_ref().map(|at| at.0))
+    };
+    let is_warning = |event: &Event| event.type_.as_deref() == Some("Warning");
+    let last = events
+        .iter()
+        // That a node was found says nothing of what comes next.
+        .filter(|event| event.reason.as_deref() != Some("Scheduled"))
+        .max_by_key(|event| (when(event), !is_warning(event)))?;
+    let reason = last.reason.as_deref().unwrap_or("Warning");
+    let said = first_line(last.message.as_deref().unwrap_or_default());
+    is_warning(last).then_some((reason, said))
 }
 
 fn memory_limit(pod: &Pod) -> Option<String> {
@@ -273,6 +302,11 @@ mod tests {
                 Cause::Exited,
                 "OOMKilled",
             ),
+            (
+                json!({"phase": "Failed", "initContainerStatuses": [{"name": "guest", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 128, "reason": "StartError", "message": "no such file"}}}]}),
+                Cause::BackendLost,
+                "init container `guest` of i: StartError: exit status 128 no such file",
+            ),
         ] {
             match of(status.clone()) {
                 Fate::Ended(certificate) => {
@@ -328,5 +362,29 @@ mod tests {
         assert_eq!(of(waiting("ContainerCreating")), Fate::Coming);
         let status = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]});
         assert_eq!(of(status), Fate::Unschedulable("0/1 nodes".to_owned()));
+    }
+
+    #[test]
+    fn a_warning_hinders_until_something_goes_on() {
+        let event = |kind: &str, reason: &str, second: u32| {
+            let at = format!("2026-01-01T00:00:{second:02}Z");
+            json!({"metadata": {}, "involvedObject": {}, "type": kind, "reason": reason, "message": "words", "lastTimestamp": at})
+        };
+        let hindered = |events: Vec<Value>| {
+            let events: Vec<Event> = serde_json::from_value(Value::Array(events)).unwrap();
+            hindrance(&events).map(|(reason, said)| format!("{reason}: {said}"))
+        };
+        let (scheduled, mount) = (
+            event("Normal", "Scheduled", 1),
+            event("Warning", "FailedMount", 1),
+        );
+        let stuck = hindered(vec![scheduled.clone(), mount.clone()]);
+        assert_eq!(stuck.as_deref(), Some("FailedMount: words"));
+        let pulling = event("Normal", "Pulling", 1);
+        assert_eq!(hindered(vec![pulling, mount.clone()]), None);
+        let later = event("Normal", "Pulling", 2);
+        assert_eq!(hindered(vec![mount, later]), None);
+        assert_eq!(hindered(vec![scheduled]), None);
+        assert_eq!(hindered(vec![]), None);
     }
 }

@@ -77,6 +77,7 @@ impl Kubernetes {
             "pods",
             &["delete", "get", "list", "watch", "patch"],
         )];
+        all.push(asked("", "events", &["list"]));
         if !self.about().await?.by_address {
             all.push(exec(&["create", "get"]));
         }

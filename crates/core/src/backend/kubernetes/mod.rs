@@ -8,11 +8,13 @@ mod agent;
 mod claim;
 mod cluster;
 mod fate;
+mod lease;
 mod look;
 mod pod;
 mod pool;
 mod reach;
 mod removal;
+mod start;
 mod sweep;
 mod watch;
 
@@ -35,7 +37,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use pod::Purpose;
 use pool::Pool;
-use removal::{Condemned, Doomed, Extent};
+use removal::{Condemned, Doomed, Extent, same};
 use ringfence_proto::{Certificate, Code, Failure, SECRET_LENGTH};
 use serde::Serialize;
 use serde_json::json;
@@ -69,12 +71,8 @@ const PLAN_NOTE: &str = "ringfence.plan";
 const SECRET_NOTE: &str = "ringfence.secret";
 const NOTES_NOTE: &str = "ringfence.notes";
 
-/// How long a pod may take from its creation to its start, the fetching of images included.
-const STARTING: Duration = Duration::from_secs(300);
 /// How long a node may be silent until its pods are given up.
 const NODES_GONE: Duration = Duration::from_secs(10);
-/// How long nothing may be heard of a pod that is to start until the API server is asked.
-const HEARD: Duration = Duration::from_secs(5);
 /// How often a pod may change while something is noted about it.
 const NOTINGS: u32 = 8;
 
@@ -383,91 +381,24 @@ impl Kubernetes {
         }
     }
 
-    /// Waits until a pod's guest runs, or will not.
-    async fn started(&self, watch: &Watch, name: &str) -> Result<Arc<Pod>, Failure> {
-        let begun = Instant::now();
-        let mut without_node: Option<(Instant, String)> = None;
-        loop {
-            let left = match &without_node {
-                Some((since, _)) => self.config.scheduling.saturating_sub(since.elapsed()),
-                None => STARTING.saturating_sub(begun.elapsed()),
-            };
-            let waits = without_node.is_some();
-            let look = |pod: Option<&Pod>| match pod.map(fate) {
-                Some(Fate::Coming) => waits.then_some(Ok(Fate::Coming)),
-                Some(Fate::Unschedulable(_)) if waits => None,
-                Some(fate) => Some(Ok(fate)),
-                None => Some(Err(())),
-            };
-            let seen = tokio::time::timeout(left.min(HEARD), watch.until(name, look)).await;
-            match seen {
-                Ok(Ok(Fate::Running)) => {
-                    if let Some(pod) = watch.pod(name) {
-                        return Ok(pod);
-                    }
-                }
-                Ok(Ok(Fate::Coming)) => without_node = None,
-                Ok(Ok(Fate::Unschedulable(why))) => without_node = Some((Instant::now(), why)),
-                Ok(Ok(Fate::Refused(failure))) => return Err(failure),
-                Ok(Ok(Fate::Ended(certificate))) => {
-                    let message =
-                        format!("the sandbox ended before it began: {}", certificate.message);
-                    let failure = Failure::new(Code::Unavailable, message);
-                    return Err(match certificate.message.contains(GUEST_IN_IMAGE) {
-                        true => failure.hint(fate::NO_GUEST),
-                        false => failure,
-                    });
-                }
-                Ok(Err(())) => {
-                    let message = format!("pod {name} was deleted before it began");
-                    return Err(Failure::new(Code::Unavailable, message));
-                }
-                // What is silent may be the API server, or the way to it.
-                Err(_) if left > HEARD => self.look(watch, name).await?,
-                Err(_) => {
-                    return Err(match without_node {
-                        Some((_, why)) => {
-                            let message =
-                                format!("no node takes the sandbox: Unschedulable: {why}");
-                            Failure::new(Code::Full, message)
-                                .hint("ask for less, or add nodes to the cluster")
-                        }
-                        None => {
-                            let message = format!("pod {name} does not start");
-                            Failure::new(Code::DeadlineExceeded, message)
-                                .hint("`kubectl describe pod` says how far it is")
-                        }
-                    });
-                }
-            }
-        }
-    }
-
-    /// Asks for a pod that the watch says nothing of.
-    async fn look(&self, watch: &Watch, name: &str) -> Result<(), Failure> {
-        let pods = self.pods().await?;
-        let found = persist(|| pods.get(name)).await;
-        watch.put(found.map_err(|e| failed(format!("cannot look at pod {name}"), e))?);
-        Ok(())
-    }
-
     /// The pod of a sandbox as this server knows it.
     fn known(&self, watch: &Watch, id: &SandboxId) -> Option<Arc<Pod>> {
-        let named = watch.pod(&pod_name(id));
-        let is_its = |pod: &Arc<Pod>| sandbox_of(pod) == Some(id.as_str());
-        named
-            .filter(is_its)
-            .or_else(|| watch.all().into_iter().find(is_its))
+        watch.of_sandbox(id.as_str())
     }
 
-    /// The pod of a sandbox; the API server is asked only where the watch has none.
+    /// The pod of a sandbox; the API server is asked where the watch has none, and where it has one
+    /// that has ended: by now another server may have made the next.
     async fn pod_of(&self, id: &SandboxId) -> Result<Option<Arc<Pod>>, Failure> {
         let watch = self.watch().await?;
-        if let Some(pod) = self.known(watch, id) {
-            return Ok(Some(pod));
+        let known = self.known(watch, id);
+        let ended = matches!(known.as_deref().map(fate), Some(Fate::Ended(_)));
+        if known.is_some() && !ended {
+            return Ok(known);
         }
-        for pod in self.labelled(&format!("{SANDBOX_LABEL}={id}")).await? {
-            watch.put(pod);
+        match self.labelled(&format!("{SANDBOX_LABEL}={id}")).await {
+            Ok(pods) => pods.into_iter().for_each(|pod| watch.put(pod)),
+            Err(_) if ended => return Ok(known),
+            Err(failure) => return Err(failure),
         }
         if self.is_agent()
             && let Some(pod) = self.claimed_pod(id).await?
@@ -601,13 +532,25 @@ impl Backend for Kubernetes {
             let message = format!("sandbox {id} keeps its files in memory: they would be lost");
             return Err(Failure::new(Code::Conflict, message));
         }
+        let seen = self.pod_of(id).await?;
         // Who is killed between the two has left one that runs, which counts more.
         self.mark_volume(id, true, Some(&found.notes)).await?;
-        self.remove_pod(&pod_name(id), None).await
+        match seen {
+            // One that another server has started since is not meant.
+            Some(pod) => self
+                .remove_pod(&pod.name_any(), Some(same(&pod)))
+                .await
+                .map(drop),
+            None => Ok(()),
+        }
     }
 
     async fn destroy(&self, id: &SandboxId) -> Result<(), Failure> {
         self.remove(id).await
+    }
+
+    async fn bury(&self, id: &SandboxId) -> Result<(), Failure> {
+        self.remove_dead(id).await
     }
 
     async fn annotate(&self, id: &SandboxId, name: &str, value: &str) -> Result<(), Failure> {

@@ -1,14 +1,14 @@
 //! Pods that are made before anybody asks, so that a session is there at once.
 //!
 //! What is ready is a question to the cluster, not to this server: any server hands out what any
-//! has parked, and all of them count together. A claim is a lease that has the sandbox's name, so
-//! that the API server decides who was first, and then a change of the pod that only one can make.
+//! has parked, and all of them count together. A claim is a lease that has the sandbox's name (see
+//! `lease.rs`), and then a change of the pod that only one can make.
 
-use super::cluster::{failed, persist, status};
+use super::cluster::{failed, status};
 use super::fate::{Fate, fate};
 use super::pod::{self, Purpose};
 use super::reach::Mortal;
-use super::removal::{Doomed, Extent};
+use super::removal::{Doomed, Extent, unchanged};
 use super::watch::Watch;
 use super::{
     Kubernetes, LABEL, MAKER_LABEL, PLAN_NOTE, POOL, SANDBOX_LABEL, SECRET_NOTE, SHAPE_LABEL,
@@ -20,20 +20,24 @@ use crate::guest::GuestClient;
 use crate::plan::{Plan, SandboxId, random_hex};
 use crate::sessions::MAIN;
 use crate::spec::Workspace;
-use k8s_openapi::api::coordination::v1::Lease;
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
 use ringfence_proto::{Code, Failure, KernelRequest};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::task::AbortHandle;
 
 /// Shapes that are kept ready at one time; who asks for more of them waits for each.
 const SHAPES: usize = 8;
+/// Pods that one server makes ready at the same time.
+const AT_ONCE: usize = 16;
 /// Pods that one claim is tried on: in a rush, others are faster again and again.
 const TRIES: usize = 3;
+/// Times that a server that stops looks for what it has parked: what changes at the moment is left.
+const DRAINING: usize = 5;
 
 #[derive(Default)]
 pub(super) struct Pool {
@@ -45,8 +49,8 @@ pub(super) struct Pool {
 struct Shape {
     /// One of its plans.
     plan: Plan,
-    /// Somebody fills it up.
-    filling: bool,
+    /// Who fills it up, unless that is done.
+    filling: Option<AbortHandle>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,11 +74,6 @@ fn is_parked(pod: &Pod, key: &str) -> bool {
 }
 
 impl Kubernetes {
-    async fn leases(&self) -> Result<Api<Lease>, Failure> {
-        let reached = self.reach().await?;
-        Ok(Api::namespaced(reached.client.clone(), &reached.namespace))
-    }
-
     /// A parked pod for this plan, if there is one. Others are made in its place.
     pub(super) async fn claim(&self, plan: &Plan) -> Result<Option<SandboxInfo>, Failure> {
         let Some(key) = key(plan).filter(|_| self.config.pool > 0) else {
@@ -112,7 +111,9 @@ impl Kubernetes {
         pod: &Pod,
     ) -> Result<Option<SandboxInfo>, Failure> {
         let id = &plan.id;
-        if !self.lease(id, pod).await? || self.is_taken(id).await? {
+        let lease = self.lease(id, pod).await?.ok_or_else(|| exists(id))?;
+        if self.is_taken(id).await? {
+            self.release(&lease).await?;
             return Err(exists(id));
         }
         watch.begin(id.as_str());
@@ -124,7 +125,7 @@ impl Kubernetes {
         match self.patch(&pod.name_any(), &patch).await {
             Ok(()) => {}
             Err(error) if matches!(status(&error), Some(404 | 409)) => {
-                self.release(id).await?;
+                self.release(&lease).await?;
                 return Ok(None);
             }
             Err(error) => {
@@ -139,77 +140,13 @@ impl Kubernetes {
         Ok(self.known(watch, id).and_then(|pod| info(&pod)))
     }
 
-    /// Takes the name of a sandbox for a pod that has another; false where somebody has it. The
-    /// cluster removes the lease with its pod.
-    async fn lease(&self, id: &SandboxId, pod: &Pod) -> Result<bool, Failure> {
-        let name = pod_name(id);
-        let lease = json!({
-            "metadata": {
-                "name": name,
-                "labels": {LABEL: "claim", SANDBOX_LABEL: id},
-                "ownerReferences": [{
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "name": pod.name_any(),
-                    "uid": pod.uid(),
-                }],
-            },
-            "spec": {"holderIdentity": self.maker},
-        });
-        let lease: Lease = serde_json::from_value(lease)
-            .map_err(|e| Failure::new(Code::Internal, "cannot describe a lease").detail(e))?;
-        let leases = self.leases().await?;
-        let parameters = PostParams::default();
-        match persist(|| leases.create(&parameters, &lease)).await {
-            Ok(_) => Ok(true),
-            Err(error) if status(&error) == Some(409) => Ok(false),
-            Err(error) => Err(failed(format!("cannot make lease {name}"), error)),
-        }
-    }
-
-    /// Whether a pod was made under the name meanwhile. Who makes one looks for a lease after it,
-    /// who has a lease for a pod: so of two at least one sees the other.
-    async fn is_taken(&self, id: &SandboxId) -> Result<bool, Failure> {
-        let name = pod_name(id);
-        let pods = self.pods().await?;
-        let found = persist(|| pods.get_opt(&name)).await;
-        let found = found.map_err(|e| failed(format!("cannot look at pod {name}"), e))?;
-        if found.is_some() {
-            self.release(id).await?;
-        }
-        Ok(found.is_some())
-    }
-
-    /// Whether somebody has this sandbox in a pod of another name.
-    pub(super) async fn is_leased(&self, id: &SandboxId) -> Result<bool, Failure> {
-        let name = pod_name(id);
-        let leases = self.leases().await?;
-        match persist(|| leases.get_opt(&name)).await {
-            Ok(found) => Ok(found.is_some()),
-            // Who may not look at leases has nobody who makes them.
-            Err(error) if status(&error) == Some(403) => Ok(false),
-            Err(error) => Err(failed(format!("cannot look at lease {name}"), error)),
-        }
-    }
-
-    pub(super) async fn release(&self, id: &SandboxId) -> Result<(), Failure> {
-        let name = pod_name(id);
-        let leases = self.leases().await?;
-        let parameters = DeleteParams::default();
-        match persist(|| leases.delete(&name, &parameters)).await {
-            Ok(_) => Ok(()),
-            Err(error) if status(&error) == Some(404) => Ok(()),
-            Err(error) => Err(failed(format!("cannot remove lease {name}"), error)),
-        }
-    }
-
     /// Whether this shape is kept ready: from now on, where there is room.
     fn keeps(&self, key: &str, plan: &Plan) -> bool {
         let mut shapes = locked(&self.pool.shapes);
         let room = shapes.len() < SHAPES;
         if room && !shapes.contains_key(key) {
             let plan = plan.clone();
-            let filling = false;
+            let filling = None;
             shapes.insert(key.to_owned(), Shape { plan, filling });
         }
         shapes.contains_key(key)
@@ -220,25 +157,22 @@ impl Kubernetes {
         if !self.keeps(&key, plan) {
             return;
         }
-        let begun = match locked(&self.pool.shapes).get_mut(&key) {
-            Some(shape) => std::mem::replace(&mut shape.filling, true),
-            None => true,
+        let mut shapes = locked(&self.pool.shapes);
+        let Some(shape) = shapes.get_mut(&key) else {
+            return;
         };
-        if begun {
+        if shape.filling.as_ref().is_some_and(|it| !it.is_finished()) {
             return;
         }
         let Some(me) = self.me.upgrade() else {
             return;
         };
-        tokio::spawn(async move {
-            let filled = Box::pin(me.fill_up(&key)).await;
-            if let Some(shape) = locked(&me.pool.shapes).get_mut(&key) {
-                shape.filling = false;
-            }
-            if let Err(failure) = filled {
+        let filling = tokio::spawn(async move {
+            if let Err(failure) = Box::pin(me.fill_up(&key)).await {
                 tracing::warn!(detail = failure.detail, "cannot fill the pool: {failure}");
             }
         });
+        shape.filling = Some(filling.abort_handle());
     }
 
     /// Fills up what was asked for so far, where some is lost.
@@ -269,14 +203,28 @@ impl Kubernetes {
             if self.is_agent() {
                 return self.keep_pool(&plan).await.map(drop);
             }
-            let there = watch.all();
-            let there = there.iter().filter(|pod| is_parked(pod, key));
-            let count = there.filter(|pod| !matches!(fate(pod), Fate::Ended(_)));
-            if count.count() >= self.config.pool {
+            let parked = parked(watch, key);
+            if parked.len() > self.config.pool {
+                return self.trim(&parked).await;
+            }
+            let missing = (self.config.pool - parked.len()).min(AT_ONCE);
+            if missing == 0 {
                 return Ok(());
             }
-            Box::pin(self.park(watch, plan, key)).await?;
+            let parks = (0..missing).map(|_| self.park(watch, plan.clone(), key));
+            let parked = Box::pin(join_all(parks)).await;
+            parked.into_iter().collect::<Result<(), _>>()?;
         }
+    }
+
+    /// Removes what is too many of what this server has parked.
+    async fn trim(&self, parked: &[Arc<Pod>]) -> Result<(), Failure> {
+        for pod in surplus(parked, self.config.pool, &self.maker) {
+            self.take_fresh(pod);
+            let name = pod.name_any();
+            self.remove_pod(&name, Some(unchanged(pod))).await?;
+        }
+        Ok(())
     }
 
     /// Makes one pod that belongs to nobody yet, with the Python of its first kernel.
@@ -361,14 +309,26 @@ impl Kubernetes {
         if self.config.pool == 0 {
             return Ok(());
         }
-        locked(&self.pool.shapes).clear();
+        for (_, shape) in locked(&self.pool.shapes).drain() {
+            if let Some(filling) = shape.filling {
+                filling.abort();
+            }
+        }
         locked(&self.pool.fresh).clear();
         if self.is_agent() {
             return self.drain_pools().await;
         }
         let mine = format!("{LABEL}={POOL},{MAKER_LABEL}={}", self.maker);
-        for pod in self.labelled(&mine).await? {
-            self.remove_pod(&pod.name_any(), None).await?;
+        for _ in 0..DRAINING {
+            let mut left = false;
+            for pod in self.labelled(&mine).await? {
+                // Somebody may have claimed it since; then it is not ours to remove.
+                let name = pod.name_any();
+                left |= !self.remove_pod(&name, Some(unchanged(&pod))).await?;
+            }
+            if !left {
+                break;
+            }
         }
         Ok(())
     }
@@ -381,17 +341,60 @@ impl Kubernetes {
     }
 }
 
+/// Servers that filled up at the same moment have made too many. All of them see the same ones as
+/// too many, and each removes its own of these.
+fn surplus<'a>(
+    parked: &'a [Arc<Pod>],
+    wanted: usize,
+    maker: &str,
+) -> impl Iterator<Item = &'a Arc<Pod>> {
+    let newest = parked.iter().skip(wanted);
+    newest.filter(move |pod| pod.labels().get(MAKER_LABEL).map(String::as_str) == Some(maker))
+}
+
+/// Pods of a shape that nobody has claimed, the oldest first.
+fn parked(watch: &Watch, key: &str) -> Vec<Arc<Pod>> {
+    let mut parked = watch.all();
+    parked.retain(|pod| is_parked(pod, key) && !matches!(fate(pod), Fate::Ended(_)));
+    parked.sort_by_key(|pod| (pod.creation_timestamp(), pod.name_any()));
+    parked
+}
+
 /// One that is ready, by chance: of many servers that look at the same list few choose the same.
 fn any_ready(watch: &Watch, key: &str) -> Result<Option<Arc<Pod>>, Failure> {
-    let mut ready: Vec<_> = watch
-        .all()
-        .into_iter()
-        .filter(|pod| is_parked(pod, key) && fate(pod) == Fate::Running)
-        .collect();
+    let mut ready = parked(watch, key);
+    ready.retain(|pod| fate(pod) == Fate::Running);
     if ready.is_empty() {
         return Ok(None);
     }
     let drawn = u64::from_str_radix(&random_hex::<7>()?, 16).unwrap_or_default();
     let index = (drawn % ready.len() as u64) as usize;
     Ok(Some(ready.swap_remove(index)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_parked_too_many_keep_as_many_as_they_want_together() {
+        let parked: Vec<Arc<Pod>> = ["a", "b", "b", "a", "b", "a"]
+            .iter()
+            .enumerate()
+            .map(|(number, maker)| {
+                let pod = json!({"metadata": {
+                    "name": format!("pod-{number}"),
+                    "labels": {MAKER_LABEL: maker},
+                }});
+                Arc::new(serde_json::from_value(pod).unwrap())
+            })
+            .collect();
+        let removed = |maker| {
+            let surplus = surplus(&parked, 3, maker);
+            surplus.map(|pod| pod.name_any()).collect::<Vec<_>>()
+        };
+        assert_eq!(removed("a"), ["pod-3", "pod-5"]);
+        assert_eq!(removed("b"), ["pod-4"]);
+        assert!(removed("c").is_empty());
+    }
 }

@@ -2,6 +2,7 @@
 //! because others hold it, is not reached any more and goes as soon as it can.
 
 use super::cluster::{failed, persist, status};
+use super::fate::{Fate, fate};
 use super::{Kubernetes, SECRET_NOTE, note, pod_name};
 use crate::plan::SandboxId;
 use k8s_openapi::api::core::v1::Pod;
@@ -85,6 +86,11 @@ impl Kubernetes {
                 self.remove_claim(id).await?;
             }
             self.remove_pod(&name, None).await?;
+            // One that lost against a claimed one, and whose maker was killed then.
+            let own = pod_name(id);
+            if name != own && self.watch().await?.pod(&own).is_some() {
+                self.remove_pod(&own, None).await?;
+            }
             self.remove_rest(id, &name).await
         };
         let removed = removed.await;
@@ -97,6 +103,20 @@ impl Kubernetes {
             }
             (removed, _) => removed,
         }
+    }
+
+    /// Removes the pod of a sandbox if it has ended. The one that was seen is meant, and not the
+    /// next one, which another server may have made by now.
+    pub(super) async fn remove_dead(&self, id: &SandboxId) -> Result<(), Failure> {
+        let Some(pod) = self.pod_of(id).await? else {
+            return Ok(());
+        };
+        if !matches!(fate(&pod), Fate::Ended(_)) {
+            return Ok(());
+        }
+        let name = pod.name_any();
+        self.remove_pod(&name, Some(same(&pod))).await?;
+        self.remove_lease(id, &name).await
     }
 
     /// Removes what failed to come about. Where that takes long, nobody waits for it.
@@ -114,10 +134,15 @@ impl Kubernetes {
 
     /// What belongs to a sandbox besides its pod.
     async fn remove_rest(&self, id: &SandboxId, name: &str) -> Result<(), Failure> {
-        if name != pod_name(id) && !self.is_agent() {
-            self.release(id).await?;
-        }
+        self.remove_lease(id, name).await?;
         self.remove_volume(id).await
+    }
+
+    async fn remove_lease(&self, id: &SandboxId, name: &str) -> Result<(), Failure> {
+        match name != pod_name(id) && !self.is_agent() {
+            true => self.release_pod(id, name).await,
+            false => Ok(()),
+        }
     }
 
     fn condemn(&self, id: &SandboxId, doomed: Doomed) {
@@ -161,7 +186,7 @@ impl Kubernetes {
                 return Ok(Found::There);
             }
             Some(pod) => {
-                self.remove_pod(name, pod.uid()).await?;
+                self.remove_pod(name, Some(same(&pod))).await?;
                 Found::There
             }
             None => {
@@ -187,40 +212,39 @@ impl Kubernetes {
         }
     }
 
-    /// Removes a pod; with a uid, only that one.
-    pub(super) async fn remove_pod(&self, name: &str, uid: Option<String>) -> Result<(), Failure> {
+    /// Removes a pod, or only the one that is meant; false where that is another by now.
+    pub(super) async fn remove_pod(
+        &self,
+        name: &str,
+        only: Option<Preconditions>,
+    ) -> Result<bool, Failure> {
         let pods = self.pods().await?;
-        let only = uid.is_some();
+        let meant = only.as_ref().and_then(|only| only.uid.clone());
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),
-            preconditions: uid.map(|uid| Preconditions {
-                uid: Some(uid),
-                resource_version: None,
-            }),
+            preconditions: only,
             ..DeleteParams::default()
         };
         let watch = self.watch().await?;
-        let known = watch.removing(name);
+        let known = watch.removing(name, meant.as_deref());
         let removing = async {
             if self.is_agent() {
                 self.remove_owners(name).await?;
             }
             match persist(|| pods.delete(name, &parameters)).await {
-                Ok(removed) => Ok(removed.left()),
-                Err(error) if status(&error) == Some(404) => Ok(None),
-                // Another one has its name.
-                Err(error) if only && status(&error) == Some(409) => Ok(None),
+                Ok(removed) => Ok(Some(removed.left())),
+                Err(error) if status(&error) == Some(404) => Ok(Some(None)),
+                // Another one has its name, or it was changed.
+                Err(error) if meant.is_some() && status(&error) == Some(409) => Ok(None),
                 Err(error) => Err(failed(format!("cannot remove pod {name}"), error)),
             }
         };
-        let removed = match removing.await {
-            Ok(removed) => removed,
-            Err(failure) => {
-                if let Some(uid) = known {
-                    watch.not_removed(&uid);
-                }
-                return Err(failure);
+        let removed = removing.await;
+        let Ok(Some(removed)) = removed else {
+            if let Some(uid) = known {
+                watch.not_removed(&uid);
             }
+            return removed.map(|_| false);
         };
         let uid = removed.as_ref().and_then(|pod| pod.uid()).or(known);
         let uid = uid.unwrap_or_default();
@@ -228,7 +252,23 @@ impl Kubernetes {
             wait_out(&pods, name, &uid).await?;
         }
         watch.removed(name, &uid);
-        Ok(())
+        Ok(true)
+    }
+}
+
+/// This pod, and no other of its name.
+pub(super) fn same(pod: &Pod) -> Preconditions {
+    Preconditions {
+        uid: pod.uid(),
+        resource_version: None,
+    }
+}
+
+/// This pod as it was seen: nobody has claimed it since.
+pub(super) fn unchanged(pod: &Pod) -> Preconditions {
+    Preconditions {
+        uid: pod.uid(),
+        resource_version: pod.resource_version(),
     }
 }
 

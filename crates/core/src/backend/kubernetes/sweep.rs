@@ -1,6 +1,7 @@
 //! The removal of what makers that died in the middle left in the namespace, by any server.
 
 use super::fate::{Fate, fate};
+use super::removal::unchanged;
 use super::{Kubernetes, LABEL, POOL, plan_of};
 use crate::plan::Lifetime;
 use k8s_openapi::api::core::v1::Pod;
@@ -61,8 +62,10 @@ impl Kubernetes {
         for pod in watch.all() {
             if is_left(&pod) {
                 let name = pod.name_any();
-                self.remove_pod(&name, pod.uid()).await?;
-                swept.pods.push(name);
+                // What is known may be old: a parked one may be somebody's by now.
+                if self.remove_pod(&name, Some(unchanged(&pod))).await? {
+                    swept.pods.push(name);
+                }
             }
         }
         if self.is_agent() {

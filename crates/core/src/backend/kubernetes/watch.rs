@@ -2,14 +2,14 @@
 //! and whoever is connected to a sandbox hears of its end as soon as the cluster knows of it.
 
 use super::fate::{Fate, deleted, fate};
-use super::{LABEL, sandbox_of};
+use super::{LABEL, pod_name, sandbox_of};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use ringfence_proto::{Certificate, Code, Failure};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
@@ -48,6 +48,8 @@ struct Seen {
 struct Known {
     /// By name.
     pods: HashMap<String, Arc<Pod>>,
+    /// By sandbox: the name of a pod that was ready before anybody asked for it.
+    claimed: HashMap<String, String>,
     /// Pods that we removed, by uid: news from before must not bring them back.
     removed: HashMap<String, Instant>,
     /// By uid: who wants to hear of its end.
@@ -109,16 +111,45 @@ impl Known {
             }
             _ => {}
         }
+        if let Some(sandbox) = sandbox_of(&pod).filter(|sandbox| pod_name(sandbox) != name) {
+            self.claimed.insert(sandbox.to_owned(), name.clone());
+        }
         self.pods.insert(name, Arc::new(pod));
+    }
+
+    /// Takes a pod out, if the one of that name is it.
+    fn drop_pod(&mut self, name: &str, uid: Option<&str>) {
+        let Some(pod) = self.pods.get(name) else {
+            return;
+        };
+        if pod.uid().as_deref() != uid {
+            return;
+        }
+        if let Some(sandbox) = sandbox_of(pod)
+            && self.claimed.get(sandbox).is_some_and(|other| other == name)
+        {
+            self.claimed.remove(sandbox);
+        }
+        self.pods.remove(name);
+    }
+
+    /// The pod of a sandbox. Who has one of another name was first: see `pool.rs`.
+    fn of_sandbox(&self, sandbox: &str) -> Option<&Arc<Pod>> {
+        let named = self.pods.get(&pod_name(sandbox));
+        let named = named.filter(|pod| sandbox_of(pod) == Some(sandbox));
+        let claimed = self.claimed.get(sandbox);
+        let claimed = claimed.and_then(|name| self.pods.get(name));
+        match claimed {
+            Some(pod) if named.is_none() || !matches!(fate(pod), Fate::Ended(_)) => Some(pod),
+            _ => named,
+        }
     }
 
     fn delete(&mut self, pod: &Pod) {
         let uid = pod.uid();
         let name = pod.name_any();
         let ours = uid.as_ref().and_then(|uid| self.removed.remove(uid));
-        if self.pods.get(&name).is_some_and(|known| known.uid() == uid) {
-            self.pods.remove(&name);
-        }
+        self.drop_pod(&name, uid.as_deref());
         if ours.is_none() {
             self.end(pod, deleted(pod));
             if let Some(listener) = &self.deleted {
@@ -202,6 +233,11 @@ impl Watch {
         self.seen.known().pods.get(name).cloned()
     }
 
+    /// The pod of a sandbox.
+    pub(super) fn of_sandbox(&self, sandbox: &str) -> Option<Arc<Pod>> {
+        self.seen.known().of_sandbox(sandbox).cloned()
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<Pod>> {
         self.seen.known().pods.values().cloned().collect()
     }
@@ -216,10 +252,13 @@ impl Watch {
         self.seen.change(|known| known.forget(sandbox));
     }
 
-    /// We are about to remove a pod: news of its end are no news.
-    pub(super) fn removing(&self, name: &str) -> Option<String> {
+    /// We are about to remove a pod, or only that of this uid: news of its end are no news.
+    pub(super) fn removing(&self, name: &str, meant: Option<&str>) -> Option<String> {
         self.seen.change(|known| {
             let uid = known.pods.get(name)?.uid()?;
+            if meant.is_some_and(|meant| meant != uid) {
+                return None;
+            }
             known.removed.insert(uid.clone(), Instant::now());
             Some(uid)
         })
@@ -234,13 +273,7 @@ impl Watch {
     pub(super) fn removed(&self, name: &str, uid: &str) {
         self.seen.change(|known| {
             known.removed.insert(uid.to_owned(), Instant::now());
-            if known
-                .pods
-                .get(name)
-                .is_some_and(|pod| pod.uid().as_deref() == Some(uid))
-            {
-                known.pods.remove(name);
-            }
+            known.drop_pod(name, Some(uid));
             known.ends.remove(uid);
         });
     }
@@ -306,7 +339,7 @@ async fn follow(api: Api<Pod>, seen: Arc<Seen>) {
     let config = watcher::Config::default().labels(LABEL).timeout(TURN);
     let mut events = std::pin::pin!(watcher(api.clone(), config));
     let mut pause = PAUSE;
-    let mut found = HashMap::new();
+    let mut found = Listing::default();
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
@@ -334,32 +367,106 @@ async fn follow(api: Api<Pod>, seen: Arc<Seen>) {
     }
 }
 
-fn follow_one(known: &mut Known, found: &mut HashMap<String, Pod>, event: Event<Pod>) {
+/// All that there is, while it is being listed.
+#[derive(Default)]
+struct Listing {
+    /// The uids of what was known when it began: only of these its silence says something, since
+    /// what came later may have been made after it was read.
+    known: HashSet<String>,
+    found: HashMap<String, Pod>,
+}
+
+fn follow_one(known: &mut Known, listing: &mut Listing, event: Event<Pod>) {
     match event {
         Event::Apply(pod) => known.apply(pod),
         Event::Delete(pod) => known.delete(&pod),
-        Event::Init => found.clear(),
+        Event::Init => {
+            let uids = known.pods.values().filter_map(|pod| pod.uid());
+            *listing = Listing {
+                known: uids.collect(),
+                found: HashMap::new(),
+            };
+        }
         Event::InitApply(pod) => {
-            found.insert(pod.name_any(), pod);
+            listing.found.insert(pod.uid().unwrap_or_default(), pod);
         }
         Event::InitDone => {
+            let listing = std::mem::take(listing);
+            let was_there = |uid: &String| listing.known.contains(uid);
             // What is gone went while nobody listened.
-            let begun = std::mem::take(found);
-            let uids: Vec<_> = begun.values().map(|pod| pod.uid()).collect();
-            let lost: Vec<_> = known.pods.values().cloned().collect();
-            for pod in lost.iter().filter(|pod| !uids.contains(&pod.uid())) {
-                // One that was made a moment ago comes by the next event.
-                let age = pod.creation_timestamp().map(|at| at.0.as_second());
-                let now = super::now() as i64;
-                if age.is_some_and(|at| now - at > 2) {
-                    known.delete(pod);
-                }
+            let is_gone = |pod: &Pod| {
+                let uid = pod.uid().filter(was_there);
+                uid.is_some_and(|uid| !listing.found.contains_key(&uid))
+            };
+            let pods: Vec<_> = known.pods.values().cloned().collect();
+            for pod in pods.iter().filter(|pod| is_gone(pod)) {
+                known.delete(pod);
             }
-            for pod in begun.into_values() {
+            for pod in listing.found.into_values() {
                 known.apply(pod);
             }
             known.removed.retain(|_, when| when.elapsed() < FIRST);
             known.complete = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(name: &str, uid: &str, sandbox: &str, phase: &str) -> Pod {
+        let own = json!({
+            "name": "sandbox", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+            "state": match phase { "Running" => json!({"running": {}}), _ => json!({"waiting": {}}) },
+        });
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": name,
+                "uid": uid,
+                "labels": {"ringfence": "sandbox", "ringfence.sandbox": sandbox},
+                // By clocks that differ, this is long ago.
+                "creationTimestamp": "2020-01-01T00:00:00Z",
+            },
+            "status": {"phase": phase, "containerStatuses": [own]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_made_while_others_are_listed_is_not_gone() {
+        let (mut known, mut listing) = (Known::default(), Listing::default());
+        known.apply(pod("ringfence-old", "1", "old", "Running"));
+        known.apply(pod("ringfence-kept", "2", "kept", "Running"));
+        follow_one(&mut known, &mut listing, Event::Init);
+        known.apply(pod("ringfence-new", "3", "new", "Running"));
+        let kept = pod("ringfence-kept", "2", "kept", "Running");
+        follow_one(&mut known, &mut listing, Event::InitApply(kept));
+        follow_one(&mut known, &mut listing, Event::InitDone);
+        assert!(known.of_sandbox("kept").is_some());
+        assert!(known.of_sandbox("new").is_some());
+        assert!(!known.epitaphs.contains_key("new"));
+        // The control: what was there before and is not listed is gone.
+        assert!(known.of_sandbox("old").is_none());
+        assert!(known.epitaphs.contains_key("old"));
+    }
+
+    #[test]
+    fn a_pod_that_was_claimed_hides_one_that_lost_against_it() {
+        let mut known = Known::default();
+        let name = |known: &Known| known.of_sandbox("a").map(|pod| pod.name_any());
+        known.apply(pod("ringfence-a", "1", "a", "Running"));
+        assert_eq!(name(&known).as_deref(), Some("ringfence-a"));
+        known.apply(pod("ringfence-pool-x", "2", "a", "Running"));
+        assert_eq!(name(&known).as_deref(), Some("ringfence-pool-x"));
+        // One that has ended hides nobody.
+        known.apply(pod("ringfence-pool-x", "2", "a", "Failed"));
+        assert_eq!(name(&known).as_deref(), Some("ringfence-a"));
+        known.delete(&pod("ringfence-a", "1", "a", "Running"));
+        assert_eq!(name(&known).as_deref(), Some("ringfence-pool-x"));
+        known.delete(&pod("ringfence-pool-x", "2", "a", "Failed"));
+        assert_eq!(name(&known), None);
+        assert!(known.claimed.is_empty());
     }
 }
