@@ -306,11 +306,19 @@ async fn typescript_modules_elements_and_places() -> Outcome {
     );
     several["files"] = json!({"lib/helper.ts": "export type T = number\nexport const twice = (n: number): T => n * 2"});
     assert_eq!(run(&server, several).await?["stdout"], "8\n");
-    let element = ts(
-        "const React = { createElement: (n: string, p: object, c: string) => n + c }\n\
-                      console.log(<b>old</b>)",
-    );
-    assert_eq!(run(&server, element).await?["stdout"], "bold\n");
+    let element = |language: &str, typed: &str| {
+        json!({"language": language, "code": format!(
+            "const React = {{ createElement: (n{typed}, p, ...c) => n + c.join('') }}\n\
+             const Old = () => <b>old</b>\nconsole.log(Old())"
+        )})
+    };
+    for (language, typed) in [("ts", ": string"), ("js", "")] {
+        let done = run(&server, element(language, typed)).await?;
+        assert_eq!(done["stdout"], "bold\n", "{done}");
+    }
+    let unknown = run(&server, json!({"language": "js", "code": "\n\n  <b/>"})).await?;
+    let stderr = unknown["stderr"].as_str().ok_or("no stderr")?;
+    assert!(stderr.contains("/tmp/code/main.js:3"), "{stderr}");
     let thrown = ts(
         "type A = {\n  b: number\n}\nfunction f(a: A): void {\n  throw new Error('x' + a.b)\n}\nf({ b: 1 })",
     );

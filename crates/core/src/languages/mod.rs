@@ -60,6 +60,8 @@ pub struct Places<'a> {
     pub build: &'a str,
     /// The class that has a `main`.
     pub main: &'a str,
+    /// Whether what runs was translated, and carries maps to what was written.
+    pub mapped: bool,
 }
 
 /// A command line.
@@ -80,6 +82,8 @@ impl Step {
         let fill = |word: &&str| match *word {
             "{sources}" => places.sources.clone(),
             "{main}" => vec![places.main.to_owned()],
+            "{maps}" if places.mapped => vec!["--enable-source-maps".to_owned()],
+            "{maps}" => Vec::new(),
             word => {
                 let word = word.replace("{file}", &places.file);
                 vec![word.replace("{build}", places.build)]

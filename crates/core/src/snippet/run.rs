@@ -78,6 +78,7 @@ pub struct Wires {
 pub(super) struct Prepared {
     files: BTreeMap<String, Blob>,
     main: String,
+    mapped: bool,
     built: Option<(Bytes, Compiled)>,
 }
 
@@ -177,6 +178,7 @@ impl Runner {
         let mut prepared = Prepared {
             files: program.files.clone(),
             main: program.main.clone(),
+            mapped: false,
             built: None,
         };
         if let Some(files) = program.to_translate() {
@@ -386,6 +388,7 @@ impl Runner {
 
 impl Prepared {
     fn take(&mut self, translation: translate::Translation) {
+        self.mapped = !translation.files.is_empty();
         for (name, code) in translation.files {
             self.files.insert(name, Blob(code.into_bytes()));
         }
@@ -409,6 +412,7 @@ impl Prepared {
             sources: self.files.keys().filter(alike).map(inside).collect(),
             build: BUILD,
             main: &program.class,
+            mapped: self.mapped,
         }
     }
 
