@@ -144,19 +144,31 @@ impl Runner {
             .await
     }
 
-    /// An engine that is not there is an outcome; anything else a failure.
+    /// An engine that is not there, or can't be used, is an outcome; anything else a failure.
     pub(super) fn without_engine(
         &self,
         program: &Program,
         failure: Failure,
     ) -> Result<Outcome, Failure> {
-        let gone = matches!(failure.code, Code::Missing | Code::Unavailable);
-        if self.terms.backend == "native" || !gone {
+        let backend = &self.terms.backend;
+        if backend == "native" || failure.code != Code::Unavailable {
             return Err(failure);
         }
-        let image = self.image(program);
-        let backend = &self.terms.backend;
-        Ok(Outcome::no_engine(program, backend, image, &failure))
+        let way_out = failure.hint.iter().map(|hint| format!("; {hint}"));
+        let why = format!("{failure}{}", way_out.collect::<String>());
+        let error = match self.backend.is_absent() {
+            true => format!(
+                "{backend} is not installed or not on PATH. Install Docker Desktop or call the \
+                 tool without sandbox=true. ({why})"
+            ),
+            false => why,
+        };
+        Ok(Outcome::no_engine(
+            program,
+            backend,
+            self.image(program),
+            error,
+        ))
     }
 
     /// The image that a program runs in, on an engine that has images.

@@ -16,6 +16,8 @@ _NO_DOCKER = (
     "Error: docker is not installed or not on PATH. "
     "Install Docker Desktop or call the tool without sandbox=true."
 )
+#: What the program says of that.
+_ABSENT = "there is no Docker engine"
 
 
 class CodeExecutionTool(_Original):
@@ -79,7 +81,9 @@ class CodeExecutionTool(_Original):
                 writable=not sandbox,
             )
         except Unavailable as error:
-            text = _NO_DOCKER if sandbox else f"Error: {error}"
+            # One that is there and refuses says why.
+            absent = sandbox and _ABSENT in error.message
+            text = _NO_DOCKER if absent else f"Error: {error}"
             return ToolOutput(text=text, metadata={**about, "ok": False, "error": str(error)})
         except RingfenceError as error:
             return ToolOutput(text=f"Error: {error}", metadata={**about, "ok": False, "error": str(error)})
