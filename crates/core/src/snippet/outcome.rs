@@ -187,6 +187,10 @@ impl Outcome {
         for note in &self.notes {
             self.text += &format!("\nnote: {note}");
         }
+        for OutputFile { path, size, .. } in &self.outputs {
+            let path = path.replace(char::is_control, "?");
+            self.text += &format!("\noutput: {path} ({size} bytes)");
+        }
         self
     }
 }

@@ -82,6 +82,16 @@ impl Program {
             let message = format!("a file can't be named {main}: the code is");
             return Err(Failure::invalid(message));
         }
+        for name in files.keys() {
+            let folders = name.match_indices('/').map(|(at, _)| &name[..at]);
+            if let Some(folder) = folders
+                .into_iter()
+                .find(|folder| files.contains_key(*folder))
+            {
+                let message = format!("{folder:?} can't be a file and the folder of {name:?}");
+                return Err(Failure::invalid(message));
+            }
+        }
         let of_base = || base.container.as_ref()?.image.clone();
         let image = snippet.image.or_else(of_base);
         let mut env = base.env.clone();
@@ -207,6 +217,12 @@ fn check(snippet: &Snippet) -> Result<(), Failure> {
         let message = format!("an argument is too long or holds a zero byte: {shown:?}");
         return Err(Failure::invalid(message));
     }
+    if snippet.scratch && snippet.workspace_root.is_some() {
+        return Err(
+            Failure::invalid("scratch and workspace_root exclude each other")
+                .hint("workspace_access read_write lets the code write to the folder"),
+        );
+    }
     crate::plan::check_env(&snippet.env)?;
     for name in snippet.files.keys() {
         if !is_inner(name) {
@@ -260,12 +276,18 @@ mod tests {
             |s| s.compile_timeout_seconds = Some(1e9),
             |s| s.code = "x".repeat(MOST_CODE + 1),
             |s| s.args = vec!["a\0b".into()],
+            |s| (s.scratch, s.workspace_root) = (true, Some("/srv".into())),
             |s| s.args = vec![String::new(); MOST_ARGS + 1],
             |s| s.outputs = vec!["../x".into()],
             |s| s.outputs = vec!["/etc/passwd".into()],
             |s| s.outputs = vec!["/tmp/../etc/passwd".into()],
             |s| drop(s.env.insert("A=B".into(), "c".into())),
             |s| drop(s.files.insert("main.py".into(), "x".into())),
+            |s| drop(s.files.insert("main.py/x".into(), "x".into())),
+            |s| {
+                s.files
+                    .extend(["a", "a/b/c"].map(|name| (name.into(), "x".into())))
+            },
             |s| drop(s.files.insert("/a".into(), "x".into())),
             |s| drop(s.files.insert("a/../b".into(), "x".into())),
             |s| drop(s.files.insert(String::new(), "x".into())),

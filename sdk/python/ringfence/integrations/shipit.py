@@ -99,6 +99,10 @@ class CodeExecutionTool(_Original):
                 "stderr": done.stderr,
                 "script_path": done.details["script_path"],
                 "notes": list(done.notes),
+                "duration": done.duration,
+                "peak_memory": done.peak_memory,
+                "truncated": done.truncated,
+                **({"certificate": done.details["certificate"]} if done.certificate else {}),
                 **({"error": done.error} if done.error else {}),
             },
         )
