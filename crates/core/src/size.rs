@@ -33,7 +33,10 @@ impl utoipa::PartialSchema for Size {
 impl utoipa::ToSchema for Size {}
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a number of bytes, or text such as \"256m\""
+)]
 enum Raw {
     Number(u64),
     Text(String),

@@ -192,6 +192,15 @@ class Result:
 
 
 @dataclass(frozen=True)
+class OutputFile:
+    """A file that a snippet made; ``content`` is absent where it is too large."""
+
+    path: str
+    size: int
+    content: bytes | None
+
+
+@dataclass(frozen=True)
 class Snippet:
     """What a snippet in a sandbox of its own came to. ``text`` is for a person or a model."""
 
@@ -204,6 +213,16 @@ class Snippet:
     certificate: Certificate | None
     error: str | None
     notes: tuple[str, ...]
+    #: ``start``, ``compile`` or ``run``: where it came to its end.
+    stage: str
+    #: Seconds, and those of processors.
+    duration: float
+    cpu_time: float
+    #: Bytes of its largest process.
+    peak_memory: int
+    stdout_truncated: bool
+    stderr_truncated: bool
+    outputs: tuple[OutputFile, ...]
     details: Json = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -219,6 +238,13 @@ class Snippet:
             certificate=Certificate.of(certificate) if certificate else None,
             error=body.get("error"),
             notes=tuple(body.get("notes", ())),
+            stage=body["stage"],
+            duration=body["duration_ms"] / 1000,
+            cpu_time=body["cpu_ms"] / 1000,
+            peak_memory=body["peak_memory"],
+            stdout_truncated=body["stdout_truncated"],
+            stderr_truncated=body["stderr_truncated"],
+            outputs=tuple(_output(each) for each in body.get("outputs", ())),
             details=body,
         )
 
@@ -230,8 +256,22 @@ class Snippet:
     def stderr(self) -> str:
         return self.stderr_raw.decode(errors="replace")
 
+    @property
+    def truncated(self) -> bool:
+        """Whether there was more output than is shown."""
+        return self.stdout_truncated or self.stderr_truncated
+
+    @property
+    def timed_out(self) -> bool:
+        return self.certificate is not None and self.certificate.cause == "wall_clock"
+
     def __str__(self) -> str:
         return self.text
+
+
+def _output(body: Json) -> OutputFile:
+    content = body.get("content")
+    return OutputFile(body["path"], body["size"], None if content is None else _blob(content))
 
 
 @dataclass(frozen=True)

@@ -130,34 +130,44 @@ class Sandbox(Link):
         code: str,
         language: str = "python",
         *,
+        files: Mapping[str, str | bytes] | None = None,
         stdin: str | bytes = "",
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        compile_timeout: float | None = None,
         memory: str | int | None = None,
         network: bool = False,
         image: str | None = None,
         workspace: str | os.PathLike[str] | None = None,
         writable: bool = False,
+        scratch: bool = False,
+        outputs: Sequence[str] = (),
     ) -> Snippet:
         """Runs a snippet in a sandbox of its own, which is gone afterwards, in many languages.
 
-        ``workspace`` is a folder of the server's host, seen at ``/work``; read-only unless
-        ``writable``.
+        ``files`` lie beside the code. ``workspace`` is a folder of the server's host, seen at
+        ``/work``; read-only unless ``writable``. ``scratch`` makes ``/work`` a private folder that
+        can be written to, and so do ``files`` and ``outputs``: globs below ``/work``, or with
+        ``/tmp/`` before them, of files that are in ``result.outputs``.
         """
         return await self._snippet(
             language=language,
             code=code,
+            files={name: blob(content) for name, content in (files or {}).items()},
             stdin=blob(stdin),
             args=list(args),
             env=dict(env or {}),
             timeout_seconds=timeout,
+            compile_timeout_seconds=compile_timeout,
             memory=memory,
             network=network,
             image=image,
             workspace_root=str(Path(workspace).absolute()) if workspace is not None else None,
             workspace_access="read_write" if writable and workspace is not None else None,
             sandbox=False if writable else None,
+            scratch=scratch or None,
+            outputs=_globs(outputs),
         )
 
     async def interrupt(self) -> None:
@@ -197,6 +207,12 @@ class Sandbox(Link):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._close()
+
+
+def _globs(outputs: Sequence[str]) -> list[str]:
+    if isinstance(outputs, str):
+        raise TypeError("outputs takes a list of globs")
+    return list(outputs)
 
 
 def _words(argv: Sequence[str]) -> Sequence[str]:

@@ -210,6 +210,24 @@ def test_snippets_have_sandboxes_of_their_own(sandbox: Any, tmp_path: Path) -> N
         sandbox.run("x", "cobol")
 
 
+def test_snippets_take_files_and_give_some_back(sandbox: Any) -> None:
+    code = "import a; open('out', 'w').write(a.word); open('/tmp/raw', 'wb').write(open('raw', 'rb').read())"
+    files = {"a.py": "word = 'there'", "raw": b"\xff"}
+    done = sandbox.run(code, files=files, outputs=["out", "/tmp/raw"])
+    assert done.ok and done.stage == "run" and done.certificate is None and not done.truncated, done
+    assert [(each.path, each.size, each.content) for each in done.outputs] == [
+        ("out", 5, b"there"),
+        ("/tmp/raw", 1, b"\xff"),
+    ]
+    assert done.duration > 0 and done.peak_memory > 1 << 20
+    assert sandbox.run("echo x > made", "sh", scratch=True).ok
+    assert not sandbox.run("echo x > made", "sh").ok
+    late = sandbox.run("while True: pass", timeout=0.5)
+    assert late.timed_out and late.exit_code == 124
+    with pytest.raises(TypeError, match="list of globs"):
+        sandbox.run("1", outputs="*.txt")
+
+
 def test_tools_are_described_and_called(sandbox: Any) -> None:
     for form, place in (("mcp", "inputSchema"), ("anthropic", "input_schema")):
         tools = {tool["name"]: tool for tool in sandbox.tools.definitions(form, family="axio")}

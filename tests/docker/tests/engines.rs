@@ -61,14 +61,13 @@ fn an_engine_behind_tls_serves_who_has_a_certificate() -> Outcome {
         ("DOCKER_TLS_VERIFY", "1"),
         ("DOCKER_CERT_PATH", &folder),
     ];
-    for refused in [&strange[..], &[host]] {
+    for (refused, why) in [(&strange[..], "TLS failed"), (&[host], "it wants TLS")] {
         let done = run(refused, &["-c", "print(6 * 7)"])?;
         assert!(!done.status.success());
-        assert!(
-            said(&done).contains("cannot reach a Docker engine"),
-            "{}",
-            said(&done)
-        );
+        let said = said(&done);
+        let place = format!("cannot reach the Docker engine at {}: {why}", host.1);
+        assert!(said.contains(&place), "{said}");
+        assert!(said.contains("DOCKER_CERT_PATH"), "{said}");
     }
     Ok(())
 }

@@ -108,7 +108,9 @@ try:
     done = sandbox.run(**asked)
     told = {**done.details, "exit_code": done.exit_code, "stdout": done.stdout, "stderr": done.stderr,
         "ok": done.ok, "language": done.language, "text": done.text, "error": done.error,
-        "notes": done.notes}
+        "notes": done.notes, "attributes": {"duration": done.duration, "peak_memory": done.peak_memory,
+        "truncated": done.truncated, "cause": done.certificate and done.certificate.cause,
+        "outputs": {each.path: each.content.hex() for each in done.outputs}}}
 except RingfenceError as error:
     told = {"refused": str(error)}
 sandbox.close()
@@ -132,41 +134,47 @@ impl Place {
     async fn run(&self, face: Face, snippet: &Snippet<'_>) -> Outcome<Value> {
         match face {
             Face::Cli => self.by_command(snippet).await,
-            Face::Http => {
-                let (status, answer) = self.server.post("/run", &asked(snippet)).await?;
-                Ok(match status {
-                    200 => answer,
-                    _ => json!({"refused": answer.to_string()}),
-                })
-            }
-            Face::Mcp => self.by_mcp(snippet).await,
+            Face::Http => self.by_http(&asked(snippet)).await,
+            Face::Mcp => self.by_mcp(&asked(snippet)).await,
             Face::Python => self.by_python(snippet).await,
         }
     }
 
     async fn by_command(&self, snippet: &Snippet<'_>) -> Outcome<Value> {
-        let mut command = Command::new(ringfence());
-        command
-            .args(["run", "--json", "--language", snippet.language])
-            .args(&self.flags)
-            .env("RINGFENCE_STATE_DIR", &self.state)
-            .envs(self.host.iter().map(|host| ("DOCKER_HOST", host)))
-            .stdin(Stdio::null());
+        let mut flags = vec!["--language".to_owned(), snippet.language.to_owned()];
+        let mut flag = |name: &str, value: String| flags.extend([name.to_owned(), value]);
         if let Some(image) = snippet.image {
-            command.args(["--image", image]);
+            flag("--image", image.to_owned());
         }
         if let Some(timeout) = snippet.timeout {
-            command.args(["--timeout", &timeout.to_string()]);
+            flag("--timeout", timeout.to_string());
         }
         if snippet.network {
-            command.args(["--network", "host"]);
+            flag("--network", "host".to_owned());
         }
         if let Some((folder, writable)) = snippet.workspace {
             let access = if writable { "rw" } else { "ro" };
-            let folder = format!("{}:{access}", folder.display());
-            command.args(["--workspace", &folder]);
+            flag("--workspace", format!("{}:{access}", folder.display()));
         }
-        let done = command.args(["-c", snippet.code]).output().await?;
+        flag("-c", snippet.code.to_owned());
+        self.command(&flags, None).await
+    }
+
+    async fn command(&self, flags: &[String], input: Option<&str>) -> Outcome<Value> {
+        let mut command = Command::new(ringfence());
+        command
+            .args(["run", "--json"])
+            .args(&self.flags)
+            .args(flags)
+            .env("RINGFENCE_STATE_DIR", &self.state)
+            .envs(self.host.iter().map(|host| ("DOCKER_HOST", host)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let done = match input {
+            None => command.output().await?,
+            Some(text) => fed(&mut command, text).await?,
+        };
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         let Ok(outcome) = serde_json::from_slice::<Value>(&done.stdout) else {
             return Ok(json!({"refused": said}));
@@ -179,8 +187,16 @@ impl Place {
         Ok(outcome)
     }
 
-    async fn by_mcp(&self, snippet: &Snippet<'_>) -> Outcome<Value> {
-        let params = json!({"name": "run_code", "arguments": asked(snippet)});
+    async fn by_http(&self, asked: &Value) -> Outcome<Value> {
+        let (status, answer) = self.server.post("/run", asked).await?;
+        Ok(match status {
+            200 => answer,
+            _ => json!({"refused": answer.to_string()}),
+        })
+    }
+
+    async fn by_mcp(&self, asked: &Value) -> Outcome<Value> {
+        let params = json!({"name": "run_code", "arguments": asked});
         let path = "/mcp?family=shipit";
         let said = rpc(&self.server, None, path, "tools/call", params).await?;
         let result = &said["result"];
@@ -195,26 +211,26 @@ impl Place {
     }
 
     async fn by_python(&self, snippet: &Snippet<'_>) -> Outcome<Value> {
-        let mut asked = json!({"url": self.server.url, "code": snippet.code,
-            "language": snippet.language, "timeout": snippet.timeout, "network": snippet.network,
-            "image": snippet.image});
+        let mut asked = json!({"code": snippet.code, "language": snippet.language,
+            "timeout": snippet.timeout, "network": snippet.network, "image": snippet.image});
         if let Some((folder, writable)) = snippet.workspace {
             asked["workspace"] = json!(folder);
             asked["writable"] = json!(writable);
         }
+        self.package(asked).await
+    }
+
+    async fn package(&self, mut asked: Value) -> Outcome<Value> {
+        asked["url"] = json!(self.server.url);
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/python");
-        let mut child = Command::new(python()?)
+        let mut command = Command::new(python()?);
+        command
             .args(["-c", PYTHON])
             .env("PYTHONPATH", package)
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env_remove("RINGFENCE_API_KEY")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut stdin = child.stdin.take().ok_or("no stdin")?;
-        stdin.write_all(asked.to_string().as_bytes()).await?;
-        drop(stdin);
-        let done = child.wait_with_output().await?;
+            .stdout(Stdio::piped());
+        let done = fed(&mut command, &asked.to_string()).await?;
         Ok(serde_json::from_slice(&done.stdout)?)
     }
 
@@ -230,6 +246,15 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// Runs a program on this input.
+async fn fed(command: &mut Command, input: &str) -> Outcome<std::process::Output> {
+    let mut child = command.stdin(Stdio::piped()).spawn()?;
+    let mut stdin = child.stdin.take().ok_or("no stdin")?;
+    stdin.write_all(input.as_bytes()).await?;
+    drop(stdin);
+    Ok(child.wait_with_output().await?)
 }
 
 /// As HTTP and MCP take it.
@@ -507,6 +532,14 @@ async fn a_shell_that_an_image_lacks_is_replaced_and_that_is_told() -> Outcome {
             let text = format!("exit_code: 0\nstdout:\n\nstderr:\nnote: {note}");
             assert_eq!(done["text"], text, "{face:?}: {done}");
         }
+        // A compiler that an image lacks is told as that: the engine is there.
+        let asked = Snippet {
+            image: Some(SH),
+            ..snippet("go", "package main")
+        };
+        let done = place.run(face, &asked).await?;
+        let refused = done["refused"].as_str().unwrap_or_default();
+        assert!(refused.contains("does not have it"), "{face:?}: {done}");
     }
     place.nothing_is_left().await
 }
@@ -527,6 +560,158 @@ async fn what_is_too_long_for_a_model_is_told_without_its_middle() -> Outcome {
             &shown[shown.len() - 10_000..]
         );
         assert_eq!(done["text"], text, "{face:?}");
+    }
+    Ok(())
+}
+
+/// Reads all that it was given, and leaves two files.
+const GIVEN: &str = r#"
+import os, sys, helper
+print(helper.twice(open("n.txt").read()), sys.stdin.read(), sys.argv[1:], os.environ["A"])
+open("out.csv", "w").write("1,2")
+open("/tmp/raw.bin", "wb").write(bytes([255]))
+"#;
+
+#[tokio::test]
+async fn every_face_takes_and_tells_all_that_a_snippet_has() -> Outcome {
+    let place = Place::new(&[], &[], None)?;
+    let folder = tempfile::tempdir()?;
+    let (helper, number) = ("def twice(text): return text * 2", "7");
+    std::fs::write(folder.path().join("helper.py"), helper)?;
+    std::fs::write(folder.path().join("n"), number)?;
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let hog = "x = []\nwhile True: x.append(bytearray(1 << 20))";
+    let flood = "print('x' * (3 << 20))";
+    let write = "open('/work/x', 'w'); print('wrote')";
+    for face in FACES {
+        let given =
+            |named: Value| {
+                match face {
+            Face::Python => json!({"timeout": 60, "compile_timeout": 60}),
+            _ => json!({"timeout_seconds": 60, "compile_timeout_seconds": 60, "language": "py"}),
+        }
+        .as_object()
+        .into_iter()
+        .flatten()
+        .chain(named.as_object().into_iter().flatten())
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect::<Value>()
+            };
+        let run = async |flags: &[&str], input: Option<&str>, named: Value| match face {
+            Face::Cli => {
+                let always = ["-l", "py", "--timeout", "60", "--compile-timeout", "60"];
+                let flags = [&always[..], flags].concat();
+                let flags: Vec<String> = flags.into_iter().map(str::to_owned).collect();
+                place.command(&flags, input).await
+            }
+            Face::Http => place.by_http(&given(named)).await,
+            Face::Mcp => place.by_mcp(&given(named)).await,
+            Face::Python => place.package(given(named)).await,
+        };
+        let files = [
+            format!("--file={}", file("helper.py")),
+            format!("--file=n.txt={}", file("n")),
+        ];
+        let flags = [
+            files[0].as_str(),
+            files[1].as_str(),
+            "--env",
+            "A=b",
+            "--outputs",
+            "*.csv",
+            "--outputs",
+        ];
+        let flags = [
+            &flags[..],
+            &["/tmp/*.bin", "--memory", "256m", "-c", GIVEN, "one", "two"],
+        ];
+        let named = json!({"code": GIVEN, "files": {"helper.py": helper, "n.txt": number},
+            "stdin": "in", "args": ["one", "two"], "env": {"A": "b"}, "memory": "256m",
+            "outputs": ["*.csv", "/tmp/*.bin"]});
+        let done = run(&flags.concat(), Some("in"), named).await?;
+        assert_eq!(
+            done["stdout"], "77 in ['one', 'two'] b\n",
+            "{face:?}: {done}"
+        );
+        let made = json!([{"path": "out.csv", "size": 3, "content": "1,2"},
+            {"path": "/tmp/raw.bin", "size": 1, "content": {"base64": "/w=="}}]);
+        assert_eq!(done["outputs"], made, "{face:?}: {done}");
+        let told = "output: out.csv (3 bytes)\noutput: /tmp/raw.bin (1 bytes)";
+        let text = done["text"].as_str().ok_or("no text")?;
+        assert!(text.ends_with(told), "{face:?}: {text}");
+        assert!(done["duration_ms"].is_u64(), "{face:?}: {done}");
+        assert!(
+            done["peak_memory"].as_u64() > Some(1 << 20),
+            "{face:?}: {done}"
+        );
+        assert_eq!(done["stdout_truncated"], false, "{face:?}: {done}");
+
+        let flags = ["--memory", "64m", "-c", hog];
+        let hog = run(&flags, None, json!({"code": hog, "memory": "64m"})).await?;
+        let told = (&hog["exit_code"], &hog["certificate"]["cause"]);
+        assert_eq!(told, (&json!(137), &json!("memory")), "{face:?}: {hog}");
+
+        let flood = run(&["-c", flood], None, json!({"code": flood})).await?;
+        assert_eq!(flood["stdout_truncated"], true, "{face:?}");
+        assert_eq!(flood["stderr_truncated"], false, "{face:?}");
+
+        let flags = ["--scratch", "-c", write];
+        let scratch = run(&flags, None, json!({"code": write, "scratch": true})).await?;
+        assert_eq!(scratch["stdout"], "wrote\n", "{face:?}: {scratch}");
+        // The control: without it there is nothing to write to.
+        let denied = run(&["-c", write], None, json!({"code": write})).await?;
+        assert_eq!(denied["exit_code"], 1, "{face:?}: {denied}");
+
+        if face == Face::Python {
+            let own = &done["attributes"];
+            assert_eq!(
+                own["outputs"],
+                json!({"out.csv": "312c32", "/tmp/raw.bin": "ff"})
+            );
+            assert!(own["duration"].is_f64(), "{own}");
+            assert_eq!(own["peak_memory"], done["peak_memory"]);
+            assert_eq!(
+                (&own["truncated"], &own["cause"]),
+                (&json!(false), &Value::Null)
+            );
+            assert_eq!(hog["attributes"]["cause"], "memory");
+            assert_eq!(flood["attributes"]["truncated"], true);
+        }
+    }
+    place.nothing_is_left().await
+}
+
+/// An engine that is there and refuses is not one that is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_refuses_says_why_and_what_to_do() -> Outcome {
+    let way = Way::open()?;
+    let serve = ["--backend", "docker", "--image", "ringfence-test/python"];
+    let place = Place::new(&serve, &["--backend", "docker"], Some(&way.host))?;
+    // The socket stays, and nobody listens any more.
+    way.passing.abort();
+    until(async || {
+        let path = way.host.trim_start_matches("unix://");
+        Ok(UnixStream::connect(path).await.is_err().then_some(()))
+    })
+    .await?;
+    for face in FACES {
+        let done = place.run(face, &snippet("python", "print(1)")).await?;
+        let told = ["ok", "exit_code", "sandbox"].map(|part| &done[part]);
+        assert_eq!(
+            told,
+            [&json!(false), &json!(125), &json!(true)],
+            "{face:?}: {done}"
+        );
+        let error = done["error"].as_str().ok_or("no error")?;
+        assert!(!error.contains("not installed"), "{face:?}: {error}");
+        if face == Face::Cli {
+            let why = format!(
+                "cannot reach the Docker engine at {}: nothing listens",
+                way.host
+            );
+            assert!(error.starts_with(&why), "{error}");
+            assert!(error.contains("systemctl start docker"), "{error}");
+        }
     }
     Ok(())
 }

@@ -76,6 +76,12 @@ async fn bad_requests_say_where_and_what_was_meant() -> Outcome {
         let (status, said) = server.post("/run", &bad).await?;
         assert_eq!(status, 422, "{bad}: {said}");
     }
+    let twice = r#"{"language": "python", "code": "1", "files": {"a": "1", "a": "2"}}"#;
+    let url = format!("{}/run", server.url);
+    let answer = reqwest::Client::new().post(url).body(twice).send().await?;
+    assert_eq!(answer.status(), 422);
+    let said = answer.text().await?;
+    assert!(said.contains("is there twice"), "{said}");
     for refused in [
         json!({"language": "python", "code": "1", "network": true}),
         json!({"language": "python", "code": "1", "workspace_root": "/etc"}),
@@ -169,6 +175,30 @@ async fn a_lost_client_takes_its_sandbox_along() -> Outcome {
     let asked = tokio::spawn(reqwest::Client::new().post(url).json(&body).send());
     until(async || Ok((sandboxes(&server)? == 1).then_some(()))).await?;
     asked.abort();
+    nothing_is_left(&server).await
+}
+
+/// What runs is ended and removed, what waits is never begun, with a stream and without.
+#[tokio::test]
+async fn a_lost_client_takes_its_batch_along() -> Outcome {
+    let server = Server::start(&[])?;
+    let silent = json!({"language": "sh", "code": "sleep 600", "timeout_seconds": 600});
+    let body = json!({"snippets": vec![silent; 6], "jobs": 2});
+    let busy = async || until(async || Ok((sandboxes(&server)? == 2).then_some(()))).await;
+    let url = format!("{}/run/batch", server.url);
+    let events = server
+        .events("POST", "/run/batch", Some(&body), None)
+        .await?;
+    busy().await?;
+    drop(events);
+    nothing_is_left(&server).await?;
+    let asked = tokio::spawn(reqwest::Client::new().post(url).json(&body).send());
+    busy().await?;
+    asked.abort();
+    nothing_is_left(&server).await?;
+    // None of those that waited took their place, and the server has room for others.
+    let done = run(&server, json!({"language": "sh", "code": "echo on"})).await?;
+    assert_eq!(done["stdout"], "on\n", "{done}");
     nothing_is_left(&server).await
 }
 
@@ -306,11 +336,19 @@ async fn typescript_modules_elements_and_places() -> Outcome {
     );
     several["files"] = json!({"lib/helper.ts": "export type T = number\nexport const twice = (n: number): T => n * 2"});
     assert_eq!(run(&server, several).await?["stdout"], "8\n");
-    let element = ts(
-        "const React = { createElement: (n: string, p: object, c: string) => n + c }\n\
-                      console.log(<b>old</b>)",
-    );
-    assert_eq!(run(&server, element).await?["stdout"], "bold\n");
+    let element = |language: &str, typed: &str| {
+        json!({"language": language, "code": format!(
+            "const React = {{ createElement: (n{typed}, p, ...c) => n + c.join('') }}\n\
+             const Old = () => <b>old</b>\nconsole.log(Old())"
+        )})
+    };
+    for (language, typed) in [("ts", ": string"), ("js", "")] {
+        let done = run(&server, element(language, typed)).await?;
+        assert_eq!(done["stdout"], "bold\n", "{done}");
+    }
+    let unknown = run(&server, json!({"language": "js", "code": "\n\n  <b/>"})).await?;
+    let stderr = unknown["stderr"].as_str().ok_or("no stderr")?;
+    assert!(stderr.contains("/tmp/code/main.js:3"), "{stderr}");
     let thrown = ts(
         "type A = {\n  b: number\n}\nfunction f(a: A): void {\n  throw new Error('x' + a.b)\n}\nf({ b: 1 })",
     );

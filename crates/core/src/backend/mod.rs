@@ -98,6 +98,11 @@ pub trait Backend: Send + Sync {
         self.list().await.map(drop)
     }
 
+    /// Whether there is no engine at all where one would be, in place of one that fails.
+    fn is_absent(&self) -> bool {
+        false
+    }
+
     /// Removes what makers that died in the middle left, where the engine does not do so itself.
     async fn tidy(&self) -> Result<(), Failure> {
         Ok(())

@@ -60,6 +60,8 @@ pub struct Places<'a> {
     pub build: &'a str,
     /// The class that has a `main`.
     pub main: &'a str,
+    /// Whether what runs was translated, and carries maps to what was written.
+    pub mapped: bool,
 }
 
 /// A command line.
@@ -80,6 +82,8 @@ impl Step {
         let fill = |word: &&str| match *word {
             "{sources}" => places.sources.clone(),
             "{main}" => vec![places.main.to_owned()],
+            "{maps}" if places.mapped => vec!["--enable-source-maps".to_owned()],
+            "{maps}" => Vec::new(),
             word => {
                 let word = word.replace("{file}", &places.file);
                 vec![word.replace("{build}", places.build)]
@@ -138,12 +142,23 @@ impl Language {
         for programs in self.needs() {
             let found = search.iter().find_map(|folder| {
                 let there = programs.iter().map(|p| folder.join(p));
-                there.into_iter().find(|path| path.is_file())
+                there.into_iter().find(|path| is_seen(folder, path))
             });
             first = first.or(Some(found?));
         }
         first
     }
+}
+
+/// Whether a native sandbox finds a program there: links may lead out of what it sees.
+fn is_seen(folder: &Path, path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Ok(real) = path.canonicalize() else {
+        return false;
+    };
+    let inside = |root: &Path| root.canonicalize().is_ok_and(|root| real.starts_with(root));
+    let program = |m: std::fs::Metadata| m.is_file() && m.permissions().mode() & 0o111 != 0;
+    (inside(folder) || inside(Path::new("/usr"))) && real.metadata().is_ok_and(program)
 }
 
 /// Where a native sandbox looks for programs.
@@ -210,14 +225,22 @@ mod tests {
 
     #[test]
     fn what_compiles_and_what_runs_must_both_be_there() {
-        let host = tempfile::tempdir().unwrap();
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let (host, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let java = Language::named("java").unwrap();
-        std::fs::write(host.path().join("java"), "").unwrap();
+        let make = |path: &Path| {
+            std::fs::write(path, "").unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        make(&host.path().join("java"));
         assert_eq!(java.on_host(&[host.path()]), None);
-        std::fs::write(host.path().join("javac"), "").unwrap();
-        assert_eq!(
-            java.on_host(&[host.path()]),
-            Some(host.path().join("javac"))
-        );
+        // A link to what is not there inside is none.
+        let javac = host.path().join("javac");
+        make(&elsewhere.path().join("javac"));
+        symlink(elsewhere.path().join("javac"), &javac).unwrap();
+        assert_eq!(java.on_host(&[host.path()]), None);
+        std::fs::remove_file(&javac).unwrap();
+        make(&javac);
+        assert_eq!(java.on_host(&[host.path()]), Some(javac));
     }
 }

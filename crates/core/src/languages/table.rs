@@ -28,7 +28,7 @@ const PLAIN: Language = Language {
     package: "",
 };
 
-const NODE: &[Step] = &[run(&["node", "--enable-source-maps", "{file}"])];
+const NODE: &[Step] = &[run(&["node", "{maps}", "{file}"])];
 
 /// Every language, those of the contract first.
 pub static LANGUAGES: &[Language] = &[
@@ -46,7 +46,7 @@ pub static LANGUAGES: &[Language] = &[
         aliases: &["node", "js"],
         file: "main.js",
         source: Source::JavaScript,
-        run: &[run(&["node", "{file}"])],
+        run: NODE,
         image: "node:22-alpine",
         package: "nodejs",
         ..PLAIN
@@ -84,7 +84,8 @@ pub static LANGUAGES: &[Language] = &[
             "{file}",
         ])],
         image: "php:8.3-cli-alpine",
-        etc: &["alternatives", "php"],
+        // Where Debian, and others, keep its settings; extensions are loaded by them.
+        etc: &["alternatives", "php", "php.d", "php.ini"],
         package: "php-cli",
         ..PLAIN
     },

@@ -5,7 +5,7 @@ use super::translate::{Fault, Translation};
 use oxc::allocator::Allocator;
 use oxc::ast::ast::{Program, Statement, StringLiteral};
 use oxc::codegen::{Codegen, CodegenOptions};
-use oxc::diagnostics::Diagnostics;
+use oxc::diagnostics::{Diagnostics, OxcDiagnostic};
 use oxc::parser::{Parser, ParserReturn};
 use oxc::semantic::SemanticBuilder;
 use oxc::span::SourceType;
@@ -45,8 +45,9 @@ pub(super) fn translate(
         match file(name, text, translated.is_some()) {
             Ok((code, module)) => {
                 done.module |= module && name == main;
-                if let (Some(to), Some(code)) = (translated, code) {
-                    done.files.insert(to, code);
+                if let Some(code) = code {
+                    done.files
+                        .insert(translated.unwrap_or_else(|| name.clone()), code);
                 }
             }
             Err(more) => faults.extend(more),
@@ -58,16 +59,18 @@ pub(super) fn translate(
     }
 }
 
-/// The file as JavaScript where it is to be printed, and whether it is a module.
-fn file(name: &str, text: &str, print: bool) -> Result<(Option<String>, bool), Vec<Fault>> {
+/// The file as JavaScript where it is not that already, and whether it is a module.
+fn file(name: &str, text: &str, typed: bool) -> Result<(Option<String>, bool), Vec<Fault>> {
     let allocator = Allocator::default();
     let (parsed, source) = parse(&allocator, name, text);
     if parsed.diagnostics.has_errors() {
         return Err(faults(name, text, &parsed.diagnostics));
     }
-    let module = parsed.module_record.has_module_syntax
-        || (text.contains("await") && awaits_at_top(text, source));
-    if !print {
+    let module = source.is_module()
+        && (parsed.module_record.has_module_syntax
+            || (text.contains("await") && awaits_at_top(text, source)));
+    // JavaScript is read as JSX only where it can't be read without.
+    if !typed && !source.is_jsx() {
         return Ok((None, module));
     }
     let mut program = parsed.program;
@@ -115,27 +118,47 @@ fn file(name: &str, text: &str, print: bool) -> Result<(Option<String>, bool), V
     Ok((Some(code), module))
 }
 
-/// `<T>x` is an assertion in TypeScript and an element in JSX: whichever the file can be read as.
+/// `<T>x` is an assertion in TypeScript and an element in JSX, and scripts may do what modules may
+/// not: whichever the file can be read as, else that in which it goes wrong last.
 fn parse<'a>(
     allocator: &'a Allocator,
     name: &str,
     text: &'a str,
 ) -> (ParserReturn<'a>, SourceType) {
     let end = name.rsplit('.').next().unwrap_or_default();
-    let kinds = match end {
-        "ts" | "mts" | "cts" => [SourceType::ts(), SourceType::tsx()],
-        "tsx" => [SourceType::tsx(), SourceType::ts()],
-        _ => [SourceType::mjs(), SourceType::jsx()],
-    }
-    .map(|kind| kind.with_module(true));
-    let first = Parser::new(allocator, text, kinds[0]).parse();
-    if first.diagnostics.has_errors() {
-        let second = Parser::new(allocator, text, kinds[1]).parse();
-        if !second.diagnostics.has_errors() {
-            return (second, kinds[1]);
+    let (plain, jsx) = match end {
+        "ts" | "mts" | "cts" => (SourceType::ts(), SourceType::tsx()),
+        "tsx" => (SourceType::tsx(), SourceType::ts()),
+        _ => (SourceType::mjs(), SourceType::jsx()),
+    };
+    let kinds = [plain, jsx].map(|kind| kind.with_module(true));
+    let scripts = kinds.map(|kind| kind.with_commonjs(true));
+    let others = kinds.into_iter().chain(scripts).skip(1);
+    let read = |kind| (Parser::new(allocator, text, kind).parse(), kind);
+    let mut best = read(kinds[0]);
+    for kind in others {
+        if !best.0.diagnostics.has_errors() {
+            break;
+        }
+        let other = read(kind);
+        if first_error(&other.0) > first_error(&best.0) {
+            best = other;
         }
     }
-    (first, kinds[0])
+    best
+}
+
+/// Where it goes wrong; behind all else where it does not.
+fn first_error(parsed: &ParserReturn<'_>) -> usize {
+    let first = parsed.diagnostics.errors().next();
+    first.map_or(usize::MAX, offset)
+}
+
+fn offset(error: &OxcDiagnostic) -> usize {
+    error
+        .labels
+        .first()
+        .map_or(0, |label| label.offset() as usize)
 }
 
 /// Whether the file can't be a script: `await` is an operator there only inside of functions.
@@ -183,8 +206,7 @@ fn faults(name: &str, text: &str, diagnostics: &Diagnostics) -> Vec<Fault> {
         .errors()
         .take(FAULTS)
         .map(|error| {
-            let offset = error.labels.first().map_or(0, |label| label.offset());
-            let (line, column) = place(text, offset as usize);
+            let (line, column) = place(text, offset(error));
             Fault {
                 file: name.to_owned(),
                 line,
@@ -272,6 +294,44 @@ mod tests {
     fn elements_become_calls() {
         let (code, _) = one("main.ts", "const a: any = <b id='1'>x</b>").unwrap();
         assert!(code.contains("React.createElement(\"b\""), "{code}");
+    }
+
+    #[test]
+    fn javascript_stays_as_it_is_unless_it_has_elements() {
+        let (code, module) = one("main.js", "show(<b id='1'>x</b>)").unwrap();
+        assert!(code.contains("React.createElement(\"b\""), "{code}");
+        assert!(code.contains("sourceMappingURL=data:"), "{code}");
+        assert!(!module);
+        for plain in [
+            "const s = '<b>x</b>'",
+            "import fs from 'fs'",
+            "a = b </c>/.exec(d)",
+        ] {
+            assert_eq!(one("main.js", plain).unwrap().0, "", "{plain}");
+        }
+    }
+
+    #[test]
+    fn scripts_may_do_what_modules_may_not() {
+        for text in [
+            "var a = 010 // important",
+            "with (Math) { console.log(PI) } // await",
+        ] {
+            assert_eq!(
+                one("main.js", text).unwrap(),
+                (String::new(), false),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn faults_are_those_of_the_kind_that_the_file_is() {
+        let text = "const a: number = 1\nconst b = <b>{a}</b>\nlet c: = 5\n";
+        let faults = one("main.ts", text).unwrap_err();
+        assert_eq!((faults[0].line, faults[0].column), (3, 8));
+        let faults = one("main.js", "show(<b>x</b>)\nlet c = = 5\n").unwrap_err();
+        assert_eq!((faults[0].line, faults[0].column), (2, 9));
     }
 
     #[test]

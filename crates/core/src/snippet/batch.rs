@@ -303,7 +303,7 @@ mod tests {
             stdout: vec![b'x'; 100].into(),
             text: String::new(),
             outputs: vec![file],
-            ..Outcome::no_engine(&program, "native", None, &why)
+            ..Outcome::no_engine(&program, "native", None, why.to_string())
         };
         let judged = Judged {
             index: 0,

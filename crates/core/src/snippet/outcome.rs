@@ -3,8 +3,8 @@ use super::outputs::OutputFile;
 use super::program::Program;
 use crate::languages::Language;
 use crate::shortened::shortened;
-use crate::spec::{Network, Workspace};
-use ringfence_proto::{Blob, Cause, Certificate, Failure};
+use crate::spec::Workspace;
+use ringfence_proto::{Blob, Cause, Certificate};
 use serde::Serialize;
 
 /// Where a snippet came to its end.
@@ -98,7 +98,7 @@ impl Outcome {
             workspace_root,
             sandbox: program.sandbox,
             sandbox_image: image.map(str::to_owned),
-            sandbox_network: program.spec.network != Network::None,
+            sandbox_network: program.has_network(),
             backend: backend.to_owned(),
             stage,
             duration_ms: 0,
@@ -158,12 +158,13 @@ impl Outcome {
         }
     }
 
-    /// Of an engine that is not there: the contract's answer, and what to do.
-    pub fn no_engine(program: &Program, backend: &str, image: Option<&str>, why: &Failure) -> Self {
-        let error = format!(
-            "{backend} is not installed or not on PATH. Install Docker Desktop or call the tool \
-             without sandbox=true. ({why})"
-        );
+    /// Of an engine that gave no sandbox: the contract's answer.
+    pub(super) fn no_engine(
+        program: &Program,
+        backend: &str,
+        image: Option<&str>,
+        error: String,
+    ) -> Self {
         Self {
             exit_code: NO_SANDBOX,
             text: format!("Error: {error}"),
@@ -185,6 +186,10 @@ impl Outcome {
         self.text = text.trim_end().to_owned();
         for note in &self.notes {
             self.text += &format!("\nnote: {note}");
+        }
+        for OutputFile { path, size, .. } in &self.outputs {
+            let path = path.replace(char::is_control, "?");
+            self.text += &format!("\noutput: {path} ({size} bytes)");
         }
         self
     }

@@ -74,13 +74,23 @@ impl Program {
         };
         let code = match language.source {
             // Text outside of the tags would be printed; on the same line, so that lines count.
-            Source::Php if !snippet.code.contains("<?") => format!("<?php {}", snippet.code),
+            Source::Php if !has_tags(&snippet.code) => format!("<?php {}", snippet.code),
             _ => snippet.code,
         };
         let mut files = snippet.files;
         if files.insert(main.clone(), code.as_str().into()).is_some() {
             let message = format!("a file can't be named {main}: the code is");
             return Err(Failure::invalid(message));
+        }
+        for name in files.keys() {
+            let folders = name.match_indices('/').map(|(at, _)| &name[..at]);
+            if let Some(folder) = folders
+                .into_iter()
+                .find(|folder| files.contains_key(*folder))
+            {
+                let message = format!("{folder:?} can't be a file and the folder of {name:?}");
+                return Err(Failure::invalid(message));
+            }
         }
         let of_base = || base.container.as_ref()?.image.clone();
         let image = snippet.image.or_else(of_base);
@@ -121,9 +131,9 @@ impl Program {
         let code = self.files.get(&self.main)?.text();
         let asked = match self.language.source {
             Source::TypeScript => true,
-            // Without these words it is a script.
+            // Without these it is a script, and has no elements.
             Source::JavaScript => {
-                ["import", "export", "await"]
+                ["import", "export", "await", "</", "/>"]
                     .iter()
                     .any(|word| code.contains(word))
                     || self.files.keys().any(|name| is_translated(name))
@@ -138,10 +148,32 @@ impl Program {
         asked.then(|| chosen.collect())
     }
 
+    /// Whether a network was asked for, of the host or of the engine.
+    pub(super) fn has_network(&self) -> bool {
+        let own = self
+            .spec
+            .container
+            .as_ref()
+            .and_then(|c| c.network.as_deref());
+        self.spec.network != Network::None || own.is_some_and(|name| name != "none")
+    }
+
     /// Where the code lies inside.
     pub fn script_path(&self) -> String {
         format!("{}/{}", self.folder, self.main)
     }
+}
+
+/// Whether PHP is told where its code begins; XML has signs like that, too.
+fn has_tags(code: &str) -> bool {
+    let tag = |at: usize| {
+        let rest = &code.as_bytes()[at..];
+        rest.starts_with(b"<?=")
+            || rest
+                .get(..5)
+                .is_some_and(|t| t.eq_ignore_ascii_case(b"<?php"))
+    };
+    code.match_indices("<?").any(|(at, _)| tag(at))
 }
 
 fn is_translated(name: &str) -> bool {
@@ -184,6 +216,12 @@ fn check(snippet: &Snippet) -> Result<(), Failure> {
         let shown: String = bad.chars().take(32).collect();
         let message = format!("an argument is too long or holds a zero byte: {shown:?}");
         return Err(Failure::invalid(message));
+    }
+    if snippet.scratch && snippet.workspace_root.is_some() {
+        return Err(
+            Failure::invalid("scratch and workspace_root exclude each other")
+                .hint("workspace_access read_write lets the code write to the folder"),
+        );
     }
     crate::plan::check_env(&snippet.env)?;
     for name in snippet.files.keys() {
@@ -238,12 +276,18 @@ mod tests {
             |s| s.compile_timeout_seconds = Some(1e9),
             |s| s.code = "x".repeat(MOST_CODE + 1),
             |s| s.args = vec!["a\0b".into()],
+            |s| (s.scratch, s.workspace_root) = (true, Some("/srv".into())),
             |s| s.args = vec![String::new(); MOST_ARGS + 1],
             |s| s.outputs = vec!["../x".into()],
             |s| s.outputs = vec!["/etc/passwd".into()],
             |s| s.outputs = vec!["/tmp/../etc/passwd".into()],
             |s| drop(s.env.insert("A=B".into(), "c".into())),
             |s| drop(s.files.insert("main.py".into(), "x".into())),
+            |s| drop(s.files.insert("main.py/x".into(), "x".into())),
+            |s| {
+                s.files
+                    .extend(["a", "a/b/c"].map(|name| (name.into(), "x".into())))
+            },
             |s| drop(s.files.insert("/a".into(), "x".into())),
             |s| drop(s.files.insert("a/../b".into(), "x".into())),
             |s| drop(s.files.insert(String::new(), "x".into())),
@@ -276,6 +320,27 @@ mod tests {
     }
 
     #[test]
+    fn php_gets_the_tag_that_it_lacks() {
+        let code = |code: &str| {
+            let program = Program::new(Snippet::new("php", code), SandboxSpec::default()).unwrap();
+            program.files["main.php"].text().into_owned()
+        };
+        assert_eq!(code("echo 1;"), "<?php echo 1;");
+        assert_eq!(
+            code("echo '<?xml version=\"1.0\"?>';"),
+            "<?php echo '<?xml version=\"1.0\"?>';"
+        );
+        for tagged in [
+            "<?php echo 1;",
+            "<?PHP echo 1;",
+            "a <?= 1 ?>",
+            "x\n<?php echo 1; ?>",
+        ] {
+            assert_eq!(code(tagged), tagged);
+        }
+    }
+
+    #[test]
     fn javascript_is_looked_at_only_where_it_may_be_a_module() {
         let asks = |language: &str, code: &str| {
             let program = Program::new(Snippet::new(language, code), SandboxSpec::default());
@@ -283,6 +348,8 @@ mod tests {
         };
         assert!(!asks("js", "console.log(1)"));
         assert!(asks("js", "import 'fs'"));
+        assert!(asks("js", "show(<b>x</b>)"));
+        assert!(asks("js", "show(<br/>)"));
         assert!(asks("ts", "console.log(1)"));
         assert!(!asks("python", "import os"));
     }

@@ -79,6 +79,7 @@ pub struct Wires {
 pub(super) struct Prepared {
     files: BTreeMap<String, Bytes>,
     main: String,
+    mapped: bool,
     built: Option<(Bytes, Compiled)>,
 }
 
@@ -154,19 +155,31 @@ impl Runner {
         }
     }
 
-    /// An engine that is not there is an outcome; anything else a failure.
+    /// An engine that is not there, or can't be used, is an outcome; anything else a failure.
     pub(super) fn without_engine(
         &self,
         program: &Program,
         failure: Failure,
     ) -> Result<Outcome, Failure> {
-        let gone = matches!(failure.code, Code::Missing | Code::Unavailable);
-        if self.terms.backend == "native" || !gone {
+        let backend = &self.terms.backend;
+        if backend == "native" || failure.code != Code::Unavailable {
             return Err(failure);
         }
-        let image = self.image(program);
-        let backend = &self.terms.backend;
-        Ok(Outcome::no_engine(program, backend, image, &failure))
+        let way_out = failure.hint.iter().map(|hint| format!("; {hint}"));
+        let why = format!("{failure}{}", way_out.collect::<String>());
+        let error = match self.backend.is_absent() {
+            true => format!(
+                "{backend} is not installed or not on PATH. Install Docker Desktop or call the \
+                 tool without sandbox=true. ({why})"
+            ),
+            false => why,
+        };
+        Ok(Outcome::no_engine(
+            program,
+            backend,
+            self.image(program),
+            error,
+        ))
     }
 
     /// The image that a program runs in, on an engine that has images.
@@ -192,6 +205,7 @@ impl Runner {
                 .map(|(name, content)| (name.clone(), Bytes::copy_from_slice(&content.0)))
                 .collect(),
             main: program.main.clone(),
+            mapped: false,
             built: None,
         };
         if let Some(files) = program.to_translate() {
@@ -401,6 +415,7 @@ impl Runner {
 
 impl Prepared {
     fn take(&mut self, translation: translate::Translation) {
+        self.mapped = !translation.files.is_empty();
         for (name, code) in translation.files {
             self.files.insert(name, code.into_bytes().into());
         }
@@ -425,6 +440,7 @@ impl Prepared {
             sources: self.files.keys().filter(alike).map(inside).collect(),
             build: BUILD,
             main: &program.class,
+            mapped: self.mapped,
         }
     }
 

@@ -1,6 +1,8 @@
 //! What a tool takes. Each parameter is declared once; its JSON schema and the check of what a
 //! caller sends are both made from that.
 
+use ringfence_proto::Blob;
+use serde::Deserialize as _;
 use serde_json::{Map, Number, Value, json};
 use std::fmt;
 use std::time::Duration;
@@ -35,6 +37,14 @@ enum Kind {
     Choice(&'static [&'static str]),
     /// The first and the last line.
     Lines,
+    /// So many strings at most.
+    Texts(usize),
+    /// A string, or `{"base64": …}`.
+    Bytes,
+    /// Such by name.
+    Files,
+    /// Strings by name.
+    Variables,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -97,6 +107,22 @@ impl Param {
         Self::new(name, Kind::Lines, about).optional()
     }
 
+    pub(super) const fn texts(name: &'static str, most: usize, about: &'static str) -> Self {
+        Self::new(name, Kind::Texts(most), about).optional()
+    }
+
+    pub(super) const fn bytes(name: &'static str, about: &'static str) -> Self {
+        Self::new(name, Kind::Bytes, about).optional()
+    }
+
+    pub(super) const fn files(name: &'static str, about: &'static str) -> Self {
+        Self::new(name, Kind::Files, about).optional()
+    }
+
+    pub(super) const fn variables(name: &'static str, about: &'static str) -> Self {
+        Self::new(name, Kind::Variables, about).optional()
+    }
+
     const fn need(mut self, need: Need) -> Self {
         self.need = need;
         self
@@ -145,6 +171,14 @@ impl Param {
             Kind::Lines => json!({
                 "type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2
             }),
+            Kind::Texts(most) => {
+                json!({"type": "array", "items": {"type": "string"}, "maxItems": most})
+            }
+            Kind::Bytes => bytes(),
+            Kind::Files => json!({"type": "object", "additionalProperties": bytes()}),
+            Kind::Variables => {
+                json!({"type": "object", "additionalProperties": {"type": "string"}})
+            }
         };
         schema["description"] = json!(self.about);
         if let Some(default) = self.default() {
@@ -164,6 +198,10 @@ impl Param {
             Kind::Flag => "true or false".to_owned(),
             Kind::Choice(of) => format!("one of {}", of.join(", ")),
             Kind::Lines => "a list of two whole numbers".to_owned(),
+            Kind::Texts(most) => format!("a list of up to {most} strings"),
+            Kind::Bytes => "a string or {\"base64\": …}".to_owned(),
+            Kind::Files => "an object of strings or {\"base64\": …}".to_owned(),
+            Kind::Variables => "an object of strings".to_owned(),
         }
     }
 
@@ -183,6 +221,16 @@ impl Param {
             Kind::Lines => value
                 .as_array()
                 .is_some_and(|two| two.len() == 2 && two.iter().all(|n| whole(n).is_some())),
+            Kind::Texts(most) => value
+                .as_array()
+                .is_some_and(|all| all.len() <= most && all.iter().all(Value::is_string)),
+            Kind::Bytes => is_bytes(value),
+            Kind::Files => value
+                .as_object()
+                .is_some_and(|all| all.values().all(is_bytes)),
+            Kind::Variables => value
+                .as_object()
+                .is_some_and(|all| all.values().all(Value::is_string)),
         }
     }
 }
@@ -193,6 +241,21 @@ fn whole(value: &Value) -> Option<i64> {
         let number = value.as_f64()?;
         (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64)
     })
+}
+
+/// The schema of a [`Blob`].
+fn bytes() -> Value {
+    let base64 = json!({"type": "string", "contentEncoding": "base64"});
+    json!({"anyOf": [{"type": "string"}, {
+        "type": "object",
+        "properties": {"base64": base64},
+        "required": ["base64"],
+        "additionalProperties": false,
+    }]})
+}
+
+fn is_bytes(value: &Value) -> bool {
+    Blob::deserialize(value).is_ok()
 }
 
 /// An argument that is wrong: which one, and what is expected.
@@ -367,6 +430,9 @@ mod tests {
         Param::flag("all", false, "All of them."),
         Param::lines("range", "Lines."),
         Param::text("stdin", "Input.").optional(),
+        Param::texts("words", 2, "Words."),
+        Param::files("files", "Files."),
+        Param::variables("env", "Variables."),
     ];
 
     fn check(given: Value) -> Result<Args, BadArgument> {
@@ -423,7 +489,19 @@ mod tests {
             ),
             (
                 json!({"path": "a", "nope": 1}),
-                "the argument nope is not known: there are file_path, limit, timeout, mode, all, range, stdin",
+                "the argument nope is not known: there are file_path, limit, timeout, mode, all, range, stdin, words, files, env",
+            ),
+            (
+                json!({"path": "a", "words": ["a", 1]}),
+                "the argument words must be a list of up to 2 strings, not a list",
+            ),
+            (
+                json!({"path": "a", "files": {"x": {"base64": "?"}}}),
+                "the argument files must be an object of strings or {\"base64\": …}, not an object",
+            ),
+            (
+                json!({"path": "a", "env": {"A": 1}}),
+                "the argument env must be an object of strings, not an object",
             ),
         ] {
             assert_eq!(check(given).unwrap_err().to_string(), said);

@@ -3,8 +3,8 @@
 use crate::{backends, settings};
 use clap::Args;
 use comfy_table::{Table, presets};
-use ringfence_core::Failure;
 use ringfence_core::languages::{LANGUAGES, Language, SEARCH};
+use ringfence_core::{Code, Failure};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -50,18 +50,24 @@ pub(crate) struct Known {
     get: Option<String>,
 }
 
-/// All languages, as they are on this host.
-pub(crate) fn known() -> Vec<Known> {
+/// All languages, as they are on this host; `images` are those in place of the usual ones.
+pub(crate) fn known(images: &BTreeMap<String, String>) -> Vec<Known> {
     let search = SEARCH.map(Path::new);
+    // Sandboxes get the interpreter of the search path, wherever it lies.
+    let interpreter = settings::search().find().map(|found| found.executable);
     let one = |language: &Language| {
-        let native = language.on_host(&search);
+        let own = interpreter.clone().filter(|_| language.name == "python");
+        let native = own.or_else(|| language.on_host(&search));
         let missing = native.is_none();
         Known {
             name: language.name,
             aliases: language.aliases,
             compiled: language.compile.is_some(),
             native,
-            image: language.image.to_owned(),
+            image: images
+                .get(language.name)
+                .map_or(language.image, String::as_str)
+                .to_owned(),
             image_here: None,
             get: missing.then(|| format!("apt-get install {}", language.package)),
         }
@@ -69,25 +75,29 @@ pub(crate) fn known() -> Vec<Known> {
     LANGUAGES.iter().map(one).collect()
 }
 
-/// Which of these images the engine has; none where none answers soon.
-fn images_here(names: BTreeSet<String>) -> BTreeMap<String, bool> {
-    let asked = async {
+/// Which of these images the engine has, if one answers soon.
+fn images_here(names: BTreeSet<String>) -> Result<BTreeMap<String, bool>, Failure> {
+    super::block_on(async {
         let docker = backends::docker(settings::state(), backends::IMAGE, None, 0)?;
         let asked = tokio::time::timeout(PATIENCE, docker.images_here(names)).await;
-        asked.unwrap_or_else(|_| Ok(BTreeMap::new()))
-    };
-    super::block_on(asked).unwrap_or_default()
+        let late = |_| Failure::new(Code::Unavailable, "the Docker engine does not answer");
+        asked.map_err(late)?
+    })
 }
 
 impl Languages {
     pub(crate) fn main(self) -> Result<ExitCode, Failure> {
-        let mut known = known();
-        let here = images_here(
+        let mut known = known(&BTreeMap::new());
+        let asked = images_here(
             known
                 .iter()
                 .map(|language| language.image.clone())
                 .collect(),
         );
+        let (here, without) = match asked {
+            Ok(here) => (here, None),
+            Err(failure) => (BTreeMap::new(), Some(failure)),
+        };
         for language in &mut known {
             language.image_here = here.get(&language.image).copied();
         }
@@ -113,6 +123,11 @@ impl Languages {
             table.add_row([language.name, &aliases, &native, &image]);
         }
         super::say(table.trim_fmt());
+        if let Some(failure) = without {
+            let hint = failure.hint.iter().map(|hint| format!("; {hint}"));
+            let hint: String = hint.collect();
+            super::say(format!("\nImages can't be used now: {failure}{hint}"));
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

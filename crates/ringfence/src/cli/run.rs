@@ -1,5 +1,6 @@
 //! `ringfence run`: one disposable sandbox.
 
+mod batch;
 mod language;
 
 use super::container::{BackendName, ContainerArgs, shown};
@@ -47,6 +48,7 @@ Examples:
   ringfence run --language ruby -c 'puts 6 * 7'
   ringfence run main.ts
   ringfence run --jobs 4 --cases tests/ a.py b.go c.rs
+  ringfence run --cases cases.jsonl --compare exact --ordered --json main.cpp
   echo 1 2 3 | ringfence run -c 'print(sum(map(int, input().split())))'
   curl -s https://example.com/script.py | ringfence run - one two
   ringfence run --image ringfence/sandbox -c 'import pandas'

@@ -410,7 +410,42 @@ impl Judging {
     tag = "snippets",
     responses((status = 200, body = [Known]), (status = "4XX", body = ProblemBody))
 )]
-pub(crate) async fn languages(Extension(caller): Extension<Caller>) -> Answer<Json<Vec<Known>>> {
+pub(crate) async fn languages(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+) -> Answer<Json<Vec<Known>>> {
     caller.may(Scope::Read)?;
-    Ok(Json(crate::cli::known_languages()))
+    let images = app.config.languages.images();
+    Ok(Json(crate::cli::known_languages(&images)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringfence_core::tools::Family;
+    use utoipa::PartialSchema as _;
+
+    /// The tool of models takes what the route takes, and says the same of it.
+    #[test]
+    fn a_snippet_is_described_once() {
+        let route = json!(Snippet::schema());
+        let tool = Family::Shipit.tool("run_code").unwrap();
+        let tool = tool.schema(Family::Shipit);
+        let names = |schema: &serde_json::Value| {
+            let all = schema["properties"].as_object().unwrap();
+            let mut names: Vec<_> = all.keys().cloned().collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&route), names(&tool));
+        assert_eq!(route["required"], tool["required"]);
+        for name in names(&route) {
+            let own = &route["properties"][&name];
+            // That of a type which may be absent stands beside the type.
+            let own = own
+                .get("description")
+                .unwrap_or(&own["oneOf"][0]["description"]);
+            assert_eq!(*own, tool["properties"][&name]["description"], "{name}");
+        }
+    }
 }

@@ -63,6 +63,10 @@ impl Backend for Watched {
         counted("tidy", self.0.tidy()).await
     }
 
+    fn is_absent(&self) -> bool {
+        self.0.is_absent()
+    }
+
     fn prepare(&self, plan: &Plan) {
         self.0.prepare(plan);
     }

@@ -264,6 +264,7 @@ impl ServerHandler for Server {
         let watch = Watch::of(&context);
         let (caller, session) = (&client.caller, session.as_deref());
         let called = self.call(caller, session, (family, tool), arguments, watch);
+        let called = Box::pin(called);
         let called = apart(&self.app, act(&context), (caller, "tool"), called, word);
         let answer = tokio::select! {
             answer = called => answer,
@@ -309,7 +310,7 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let client = self.client(&context)?;
-        let read = self.read(&client, &request.uri);
+        let read = Box::pin(self.read(&client, &request.uri));
         let what = (&client.caller, "download");
         let read = apart(&self.app, act(&context), what, read, |read| match read {
             Ok(_) => "ok",

@@ -16,6 +16,8 @@ _NO_DOCKER = (
     "Error: docker is not installed or not on PATH. "
     "Install Docker Desktop or call the tool without sandbox=true."
 )
+#: What the program says of that.
+_ABSENT = "there is no Docker engine"
 
 
 class CodeExecutionTool(_Original):
@@ -79,7 +81,9 @@ class CodeExecutionTool(_Original):
                 writable=not sandbox,
             )
         except Unavailable as error:
-            text = _NO_DOCKER if sandbox else f"Error: {error}"
+            # One that is there and refuses says why.
+            absent = sandbox and _ABSENT in error.message
+            text = _NO_DOCKER if absent else f"Error: {error}"
             return ToolOutput(text=text, metadata={**about, "ok": False, "error": str(error)})
         except RingfenceError as error:
             return ToolOutput(text=f"Error: {error}", metadata={**about, "ok": False, "error": str(error)})
@@ -95,6 +99,10 @@ class CodeExecutionTool(_Original):
                 "stderr": done.stderr,
                 "script_path": done.details["script_path"],
                 "notes": list(done.notes),
+                "duration": done.duration,
+                "peak_memory": done.peak_memory,
+                "truncated": done.truncated,
+                **({"certificate": done.details["certificate"]} if done.certificate else {}),
                 **({"error": done.error} if done.error else {}),
             },
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,16 @@ def test_without_docker_nothing_is_raised(tmp_path: Path, monkeypatch: pytest.Mo
         CONTEXT, language="python", code="print(6 * 7)", sandbox=True
     )
     assert done.text == "exit_code: 0\nstdout:\n42\nstderr:", done.metadata
+
+
+def test_an_engine_that_refuses_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A socket that nobody listens at any more.
+    with socket.socket(socket.AF_UNIX) as closed:
+        closed.bind(str(tmp_path / "sock"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path / 'sock'}")
+    done = CodeExecutionTool(workspace_root=tmp_path).run(CONTEXT, language="python", code="1", sandbox=True)
+    assert done.metadata["ok"] is False and "not installed" not in done.text
+    assert "nothing listens there" in done.text and "systemctl start docker" in done.text, done.text
 
 
 def test_it_works_on_a_server(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

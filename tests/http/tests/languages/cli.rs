@@ -102,6 +102,65 @@ fn many_files_run_on_many_cases() -> Outcome {
 }
 
 #[test]
+fn cases_come_as_lines_and_results_in_order_and_as_lines() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
+    // The first is the slowest, and writes where it may with --scratch.
+    write(
+        "a.py",
+        "import time\nn = int(input())\ntime.sleep(1 if n == 1 else 0)\nopen('x', 'w').write('x')\nprint(n * 2)",
+    )?;
+    write(
+        "cases.jsonl",
+        "{\"name\": \"one\", \"stdin\": \"1\", \"expected_stdout\": \"2\\n\"}\n\n\
+         {\"stdin\": \"2\", \"expected_stdout\": \"4\"}\n\
+         {\"stdin\": \"3\", \"expected_stdout\": \"6\", \"compare\": \"trimmed\"}\n",
+    )?;
+    let batch = [
+        "run",
+        "--cases",
+        "cases.jsonl",
+        "--compare",
+        "exact",
+        "--ordered",
+    ];
+    let args = [&batch[..], &["--jobs", "3", "--scratch", "--json", "a.py"]].concat();
+    let (stdout, stderr, status) = printed(&run(folder.path(), &args, "")?);
+    assert_eq!(status, Some(1), "{stderr}");
+    let lines: Result<Vec<serde_json::Value>, _> =
+        stdout.lines().map(serde_json::from_str).collect();
+    let lines = lines?;
+    let verdicts: Vec<_> = lines.iter().map(|line| &line["verdict"]).collect();
+    assert_eq!(
+        verdicts,
+        ["accepted", "wrong_answer", "accepted"],
+        "{stdout}"
+    );
+    assert_eq!(lines[0]["file"], "a.py");
+    assert_eq!(lines[0]["name"], "one");
+    assert!(lines[2]["outcome"]["peak_memory"].is_u64(), "{stdout}");
+    // The code can be on the command line; all are accepted here.
+    let args = [
+        "run",
+        "--cases",
+        "cases.jsonl",
+        "-c",
+        "print(int(input()) * 2)",
+    ];
+    let (stdout, stderr, status) = printed(&run(folder.path(), &args, "")?);
+    assert_eq!(status, Some(0), "{stdout}{stderr}");
+    assert_eq!(
+        (stdout.lines().count(), stderr.as_str()),
+        (3, "3 of 3 accepted\n")
+    );
+    write("cases.jsonl", "{}\n{\"input\": \"1\"}")?;
+    let (_, stderr, status) = printed(&run(folder.path(), &args, "")?);
+    assert_eq!(status, Some(64), "{stderr}");
+    assert!(stderr.contains("line 2: unknown field `input`"), "{stderr}");
+    Ok(())
+}
+
+#[test]
 fn languages_are_listed_and_an_unknown_one_is_told() -> Outcome {
     let folder = tempfile::tempdir()?;
     let listed = run(folder.path(), &["languages", "--json"], "")?;

@@ -171,3 +171,24 @@ async fn every_known_language_is_on_the_list_and_here() -> Outcome {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn the_class_with_main_is_run_wherever_it_stands() -> Outcome {
+    let server = Server::start(&[])?;
+    let main = "public static void main(String[] a) { System.out.println(new Other().word()); }";
+    let nested = format!(
+        "class Outer {{ static class Other {{ String word() {{ return \"in\"; }} }}\n{main} }}"
+    );
+    let inner = format!(
+        "public class Shell {{ static class Run {{ {main} }} }}\nclass Other {{ String word() {{ return \"two\"; }} }}"
+    );
+    for (code, printed, path) in [
+        (nested, "in\n", "/tmp/code/Outer.java"),
+        (inner, "two\n", "/tmp/code/Shell.java"),
+    ] {
+        let done = run(&server, json!({"code": code}), "java").await?;
+        let told = (&done["stdout"], &done["script_path"]);
+        assert_eq!(told, (&json!(printed), &json!(path)), "{done}");
+    }
+    Ok(())
+}

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::OnceCell;
@@ -175,23 +176,94 @@ impl Engine {
                 version,
             ),
         }
-        .map_err(|e| self.unreachable(e))?;
+        .map_err(|e| self.unreachable(&e))?;
         // Paths of this client name no version, so every engine answers by its own.
         match tokio::time::timeout(GREETING, client.ping()).await {
             Ok(Ok(_)) => Ok(client),
-            Ok(Err(error)) => Err(self.unreachable(error)),
-            Err(_) => Err(self.unreachable("it does not answer")),
+            Ok(Err(error)) => Err(self.unreachable(&error)),
+            Err(_) => Err(self.unreachable(&Error::RequestTimeoutError)),
         }
     }
 
-    fn unreachable(&self, why: impl fmt::Display) -> Failure {
-        Failure::new(
-            Code::Unavailable,
-            format!("cannot reach a Docker engine at {}", self.endpoint),
-        )
-        .hint("start it, or name another with DOCKER_HOST or `docker context use`")
-        .detail(why)
+    /// Whether there is no engine at all, in place of one that can't be used.
+    pub(super) fn is_absent(&self) -> bool {
+        match &self.endpoint {
+            Endpoint::Unix(path) => path.try_exists().is_ok_and(|there| !there),
+            Endpoint::Tcp { .. } => false,
+        }
     }
+
+    /// Why there is no way to it, and what to do.
+    fn unreachable(&self, error: &Error) -> Failure {
+        const OTHER: &str = "name another with DOCKER_HOST or `docker context use`";
+        let endpoint = &self.endpoint;
+        let failure = |why: &str, hint: String| {
+            let message = format!("cannot reach the Docker engine at {endpoint}: {why}");
+            Failure::new(Code::Unavailable, message)
+                .hint(hint)
+                .detail(error)
+        };
+        if self.is_absent() {
+            let message = format!("there is no Docker engine at {endpoint}");
+            return Failure::new(Code::Unavailable, message)
+                .hint(format!("install Docker and start it, or {OTHER}"))
+                .detail(error);
+        }
+        let tls = match endpoint {
+            Endpoint::Tcp { tls, .. } => tls.as_ref(),
+            Endpoint::Unix(_) => None,
+        };
+        match (error, cause(error)) {
+            (_, Some(ErrorKind::PermissionDenied)) => failure(
+                "permission denied",
+                format!("join its group (`usermod -aG docker USER`, then log in anew), or {OTHER}"),
+            ),
+            (_, Some(ErrorKind::ConnectionRefused)) => failure(
+                "nothing listens there",
+                format!("start it (`systemctl start docker`), or {OTHER}"),
+            ),
+            (Error::RequestTimeoutError, _) => {
+                failure("it does not answer", format!("start it anew, or {OTHER}"))
+            }
+            (Error::DockerResponseServerError { message, .. }, _) if message.contains("HTTPS") => {
+                failure(
+                    "it wants TLS",
+                    "set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to the folder with ca.pem, \
+                     cert.pem and key.pem"
+                        .to_owned(),
+                )
+            }
+            (Error::DockerResponseServerError { message, .. }, _) => {
+                failure(first_line(message), format!("ask who runs it, or {OTHER}"))
+            }
+            _ => match tls {
+                Some(folder) => failure(
+                    "TLS failed",
+                    format!(
+                        "check ca.pem, cert.pem and key.pem in {} (DOCKER_CERT_PATH)",
+                        folder.display()
+                    ),
+                ),
+                None => failure("it does not answer as one", format!("start it, or {OTHER}")),
+            },
+        }
+    }
+}
+
+/// What the system said, below all that wraps it.
+fn cause(error: &Error) -> Option<ErrorKind> {
+    // This one passes its own cause off as another's.
+    if let Error::IOError { err } = error {
+        return Some(err.kind());
+    }
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return Some(io.kind());
+        }
+        next = error.source();
+    }
+    None
 }
 
 /// The status that the engine answered with.
@@ -238,9 +310,9 @@ pub(super) fn failed(what: impl fmt::Display, error: Error) -> Failure {
             Code::Unavailable,
             format!("{what}: the engine does not answer"),
         ),
-        error => {
-            Failure::new(Code::Unavailable, format!("{what}: the engine went away")).detail(error)
-        }
+        error => Failure::new(Code::Unavailable, format!("{what}: the engine went away"))
+            .hint("start it again, or name another with DOCKER_HOST or `docker context use`")
+            .detail(error),
     }
 }
 
@@ -261,6 +333,48 @@ fn first_line(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_engine_that_refuses_is_not_one_that_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("docker.sock");
+        let engine = Engine::new(Endpoint::Unix(socket.clone()));
+        let io = |kind: ErrorKind| Error::IOError { err: kind.into() };
+        let failure = engine.unreachable(&io(ErrorKind::NotFound));
+        assert!(
+            failure
+                .message
+                .starts_with("there is no Docker engine at unix:///")
+        );
+        assert!(engine.is_absent());
+        std::fs::write(&socket, "").unwrap();
+        assert!(!engine.is_absent());
+        for (error, why, way_out) in [
+            (
+                io(ErrorKind::PermissionDenied),
+                "permission denied",
+                "usermod",
+            ),
+            (
+                io(ErrorKind::ConnectionRefused),
+                "nothing listens there",
+                "systemctl start",
+            ),
+            (
+                Error::RequestTimeoutError,
+                "it does not answer",
+                "start it anew",
+            ),
+        ] {
+            let failure = engine.unreachable(&error);
+            let message = format!(
+                "cannot reach the Docker engine at {}: {why}",
+                engine.endpoint
+            );
+            assert_eq!(failure.message, message);
+            assert!(failure.hint.unwrap().contains(way_out), "{why}");
+        }
+    }
 
     #[test]
     fn a_host_goes_before_a_context_and_that_before_the_usual_socket() {

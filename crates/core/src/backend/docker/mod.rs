@@ -437,6 +437,10 @@ impl Backend for Docker {
         })
     }
 
+    fn is_absent(&self) -> bool {
+        self.engine.is_absent()
+    }
+
     async fn create(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
         match self.claim(plan).await? {
             Some(claimed) => Ok(claimed),

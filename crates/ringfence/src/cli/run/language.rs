@@ -1,21 +1,18 @@
 //! `ringfence run --language`: a snippet, or many of them.
 
+use super::batch::BatchArgs;
 use super::{Run, Signals, is_null};
 use crate::cli::container::{BackendName, shown};
 use crate::cli::output::{Sink, unwritten};
-use crate::cli::{say, say_json, terminal, this_program};
+use crate::cli::{say_json, terminal, this_program};
 use crate::config::ConfigArgs;
 use crate::{backends, settings};
 use clap::Args;
-use futures_util::StreamExt as _;
 use ringfence_core::backend::native::Launcher;
 use ringfence_core::languages::Language;
 use ringfence_core::languages::translate::Translators;
 use ringfence_core::proto::{Blob, OUTPUT_LIMIT};
-use ringfence_core::snippet::{
-    Batch, Case, Entry, Judged, Outcome, Program, Progress, Runner, Snippet, Stage, Terms, Verdict,
-    Wires,
-};
+use ringfence_core::snippet::{Outcome, Program, Progress, Runner, Snippet, Stage, Terms, Wires};
 use ringfence_core::spec::{SandboxSpec, Workspace};
 use ringfence_core::{Backend, Failure, Limits};
 use std::collections::BTreeMap;
@@ -31,7 +28,7 @@ use tokio::sync::mpsc;
 pub(crate) struct LanguageArgs {
     /// The language of the code, see `ringfence languages`; that of a FILE by its name when absent
     #[arg(short, long, value_name = "NAME", conflicts_with = "tty")]
-    language: Option<String>,
+    pub(super) language: Option<String>,
 
     /// A further file beside the code, read-write: [NAME=]FILE
     #[arg(
@@ -44,7 +41,7 @@ pub(crate) struct LanguageArgs {
 
     /// Files to bring out, such as `*.png`, from /work or with /tmp/ before them
     #[arg(long, value_name = "GLOB", help_heading = "Languages")]
-    outputs: Vec<String>,
+    pub(super) outputs: Vec<String>,
 
     /// Where files that are brought out are put; with --json they are part of that
     #[arg(
@@ -59,13 +56,12 @@ pub(crate) struct LanguageArgs {
     #[arg(long, value_name = "SECONDS", help_heading = "Languages", value_parser = super::seconds)]
     compile_timeout: Option<f64>,
 
-    /// Takes all words as FILES, runs each, so many at a time, and prints a line for each
-    #[arg(long, value_name = "N", help_heading = "Languages", value_parser = clap::value_parser!(u16).range(1..=64))]
-    jobs: Option<u16>,
+    /// Makes /work a private folder that can be written to; so do --file and --outputs
+    #[arg(long, help_heading = "Languages", conflicts_with_all = ["tty", "workspace"])]
+    scratch: bool,
 
-    /// A folder of cases: each FILE is run on every NAME.in, and must print NAME.out if that exists
-    #[arg(long, value_name = "FOLDER", help_heading = "Languages")]
-    cases: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) batch: BatchArgs,
 }
 
 /// Most bytes of a file that is given along.
@@ -75,7 +71,9 @@ impl Run {
     /// Whether this is for here, and not plain Python or a command.
     pub(super) fn is_language(&self) -> bool {
         let args = &self.language;
-        if args.language.is_some() || self.is_batch() {
+        let asks = args.scratch || args.compile_timeout.is_some();
+        let files = !args.files.is_empty() || !args.outputs.is_empty();
+        if args.language.is_some() || asks || files || args.batch.is_asked() {
             return true;
         }
         let other = |language: &Language| !matches!(language.name, "python" | "bash" | "sh");
@@ -85,10 +83,6 @@ impl Run {
             .filter(|_| !self.dashed && self.code.is_none());
         let named = file.and_then(|file| Language::of_file(Path::new(file)));
         named.is_some_and(other) && !self.tty
-    }
-
-    fn is_batch(&self) -> bool {
-        self.language.jobs.is_some() || self.language.cases.is_some()
     }
 
     pub(super) async fn run_language(
@@ -107,7 +101,7 @@ impl Run {
             biased;
             signal = signals.next() => Ok(ExitCode::from(128 + signal)),
             done = async {
-                match self.is_batch() {
+                match self.language.batch.is_asked() {
                     true => self.many(&runner, &base).await,
                     false => self.one(&runner, base).await,
                 }
@@ -257,7 +251,7 @@ impl Run {
     }
 
     /// A file with code, and the language it is in.
-    fn read(&self, file: &Path) -> Result<(String, String), Failure> {
+    pub(super) fn read(&self, file: &Path) -> Result<(String, String), Failure> {
         let shown = file.display();
         let language = match &self.language.language {
             Some(name) => name.clone(),
@@ -274,7 +268,7 @@ impl Run {
         Ok((code, language))
     }
 
-    fn program(
+    pub(super) fn program(
         &self,
         code: String,
         language: &str,
@@ -286,6 +280,7 @@ impl Run {
         snippet.timeout_seconds = Some(self.timeout.unwrap_or(super::TIMEOUT));
         snippet.compile_timeout_seconds = self.language.compile_timeout;
         snippet.network = self.network == "host";
+        snippet.scratch = self.language.scratch;
         snippet.outputs.clone_from(&self.language.outputs);
         snippet.env = std::mem::take(&mut base.env);
         if let Workspace::Folder { path, access } = &base.workspace {
@@ -300,70 +295,17 @@ impl Run {
                     (name.to_string_lossy().into_owned(), Path::new(text))
                 }
             };
-            snippet.files.insert(name, Blob(bytes_of(file)?));
+            let content = Blob(bytes_of(file)?);
+            if snippet.files.insert(name.clone(), content).is_some() {
+                return Err(Failure::invalid(format!("--file: {name:?} is there twice"))
+                    .hint("give one of them another name: --file NAME=FILE"));
+            }
         }
         Program::new(snippet, base)
     }
-
-    async fn many(&self, runner: &Arc<Runner>, base: &SandboxSpec) -> Result<ExitCode, Failure> {
-        if self.code.is_some() || self.words.is_empty() {
-            return Err(Failure::invalid("--jobs and --cases run FILES")
-                .hint("for example: ringfence run --jobs 4 a.py b.rb c.go"));
-        }
-        let cases = self.language.cases.as_deref().map(cases).transpose()?;
-        let cases: Arc<[_]> = cases.unwrap_or_default().into();
-        let mut entries = Vec::new();
-        for file in &self.words {
-            let program = self.read(Path::new(file)).and_then(|(code, language)| {
-                self.program(code, &language, Vec::new(), base.clone())
-            });
-            entries.push(Entry {
-                program,
-                cases: Arc::clone(&cases),
-            });
-        }
-        let batch = Batch {
-            entries,
-            jobs: self.language.jobs.map(usize::from),
-            ordered: false,
-        };
-        let mut results = Box::pin(Arc::clone(runner).batch(batch));
-        let mut all_accepted = true;
-        while let Some(result) = results.next().await {
-            all_accepted &= result.verdict == Verdict::Accepted;
-            match self.json {
-                true => say(serde_json::to_string(&result).unwrap_or_default()),
-                false => say(self.line(&result)),
-            }
-        }
-        Ok(match all_accepted {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        })
-    }
-
-    /// One result in a line: verdict, time, memory, file, case, and why where it failed.
-    fn line(&self, result: &Judged) -> String {
-        let file = self.words.get(result.index).map_or("", String::as_str);
-        let case = result.name.as_deref().unwrap_or_default();
-        let outcome = result.outcome.as_deref();
-        let time = outcome.map_or(0, |o| o.duration_ms);
-        let memory = outcome.map_or(0, |o| o.peak_memory >> 20);
-        let failed = result.error.as_ref().map(ToString::to_string);
-        let last = |o: &Outcome| Some(o.stderr.text().trim_end().lines().last()?.to_owned());
-        let said = outcome
-            .filter(|_| result.verdict != Verdict::Accepted)
-            .and_then(last);
-        let why = failed.or(said).unwrap_or_default();
-        let line = format!(
-            "{:<14} {time:>6} ms {memory:>5} MiB  {file} {case}  {why}",
-            result.verdict.name()
-        );
-        line.trim_end().to_owned()
-    }
 }
 
-fn bytes_of(file: &Path) -> Result<Vec<u8>, Failure> {
+pub(super) fn bytes_of(file: &Path) -> Result<Vec<u8>, Failure> {
     let what = || format!("cannot read {}", file.display());
     let mut bytes = Vec::new();
     fs::File::open(file)
@@ -374,32 +316,4 @@ fn bytes_of(file: &Path) -> Result<Vec<u8>, Failure> {
         return Err(Failure::new(ringfence_core::Code::TooLarge, message));
     }
     Ok(bytes)
-}
-
-/// The cases of a folder, by name.
-fn cases(folder: &Path) -> Result<Vec<Case>, Failure> {
-    let what = || format!("cannot read the cases in {}", folder.display());
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(|e| Failure::io(what(), &e))? {
-        let path = entry.map_err(|e| Failure::io(what(), &e))?.path();
-        if path.extension().is_none_or(|end| end != "in") {
-            continue;
-        }
-        let expected = path.with_extension("out");
-        let expected_stdout = match expected.exists() {
-            true => Some(Blob(bytes_of(&expected)?)),
-            false => None,
-        };
-        found.push(Case {
-            name: path.file_stem().map(|n| n.to_string_lossy().into_owned()),
-            stdin: Blob(bytes_of(&path)?),
-            expected_stdout,
-            ..Case::default()
-        });
-    }
-    if found.is_empty() {
-        return Err(Failure::invalid(format!("{}: there is no NAME.in", what())));
-    }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
 }
