@@ -22,6 +22,8 @@ const DENIED_NOTE: &str = "ringfence.denied";
 /// Seconds after which who holds a lease and has not claimed its pod is taken for dead. One that
 /// is only slow finds that it can't claim it.
 const HELD: f64 = 10.0;
+/// How often a lease is tried for that others let go.
+const TRIES: usize = 5;
 
 /// Whose a leased pod is.
 enum Leased {
@@ -72,7 +74,7 @@ impl Kubernetes {
             .map_err(|e| Failure::new(Code::Internal, "cannot describe a lease").detail(e))?;
         let leases = self.leases().await?;
         let parameters = PostParams::default();
-        loop {
+        for _ in 0..TRIES {
             match persist(|| leases.create(&parameters, &lease)).await {
                 Ok(made) => return Ok(Some(made)),
                 Err(error) if status(&error) == Some(409) => {}
@@ -93,6 +95,7 @@ impl Kubernetes {
                 Leased::Void => self.release(&found).await?,
             }
         }
+        Ok(None)
     }
 
     /// Whether who holds a lease may be about to claim its pod.

@@ -20,13 +20,14 @@ use crate::guest::GuestClient;
 use crate::plan::{Plan, SandboxId, random_hex};
 use crate::sessions::MAIN;
 use crate::spec::Workspace;
-use futures_util::future::join_all;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use ringfence_proto::{Code, Failure, KernelRequest};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::AbortHandle;
 
@@ -195,6 +196,9 @@ impl Kubernetes {
     async fn fill_up(&self, key: &str) -> Result<(), Failure> {
         let watch = self.watch().await?;
         watch.complete().await?;
+        let mut parks = FuturesUnordered::new();
+        let mut under_way = HashSet::new();
+        let mut failure = None;
         loop {
             let plan = match locked(&self.pool.shapes).get(key) {
                 Some(shape) => shape.plan.clone(),
@@ -204,16 +208,32 @@ impl Kubernetes {
                 return self.keep_pool(&plan).await.map(drop);
             }
             let parked = parked(watch, key);
-            if parked.len() > self.config.pool {
-                return self.trim(&parked).await;
+            // Some of what is under way is not posted yet.
+            let names: HashSet<_> = parked.iter().map(|pod| pod.name_any()).collect();
+            let count = names.union(&under_way).count();
+            let room = AT_ONCE.saturating_sub(under_way.len());
+            let missing = self.config.pool.saturating_sub(count).min(room);
+            for _ in 0..missing {
+                if failure.is_some() {
+                    break;
+                }
+                let mut plan = plan.clone();
+                plan.id = SandboxId::named(format!("{POOL}-{}", random_hex::<8>()?));
+                let name = pod_name(&plan.id);
+                under_way.insert(name.clone());
+                let park = Box::pin(self.park(watch, plan, key));
+                parks.push(async move { (name, park.await) });
             }
-            let missing = (self.config.pool - parked.len()).min(AT_ONCE);
-            if missing == 0 {
-                return Ok(());
+            match parks.next().await {
+                Some((name, done)) => {
+                    under_way.remove(&name);
+                    failure = failure.or(done.err());
+                }
+                None => {
+                    self.trim(&parked).await?;
+                    return failure.map_or(Ok(()), Err);
+                }
             }
-            let parks = (0..missing).map(|_| self.park(watch, plan.clone(), key));
-            let parked = Box::pin(join_all(parks)).await;
-            parked.into_iter().collect::<Result<(), _>>()?;
         }
     }
 
@@ -227,9 +247,8 @@ impl Kubernetes {
         Ok(())
     }
 
-    /// Makes one pod that belongs to nobody yet, with the Python of its first kernel.
+    /// Makes a pod that belongs to nobody yet, with the Python of its first kernel.
     async fn park(&self, watch: &Watch, mut plan: Plan, key: &str) -> Result<(), Failure> {
-        plan.id = SandboxId::named(format!("{POOL}-{}", random_hex::<8>()?));
         plan.labels.clear();
         let (name, secret) = (pod_name(&plan.id), super::secret()?);
         let purpose = Purpose::Pool {
@@ -256,7 +275,7 @@ impl Kubernetes {
         };
         let warmed: Result<(), Failure> = warm.await;
         if let Err(failure) = &warmed {
-            let extent = Extent::Pod;
+            let extent = Extent::Parked;
             let doomed = Doomed {
                 name,
                 secret,

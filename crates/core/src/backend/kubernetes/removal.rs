@@ -3,7 +3,7 @@
 
 use super::cluster::{failed, persist, status};
 use super::fate::{Fate, fate};
-use super::{Kubernetes, SECRET_NOTE, note, pod_name};
+use super::{Kubernetes, LABEL, POOL, SECRET_NOTE, note, pod_name};
 use crate::plan::SandboxId;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Preconditions};
@@ -29,6 +29,8 @@ pub(super) struct Condemned(Mutex<HashMap<SandboxId, Doomed>>);
 pub(super) enum Extent {
     /// Files that outlive it stay.
     Pod,
+    /// Its pod, unless somebody has claimed it.
+    Parked,
     Whole,
 }
 
@@ -184,6 +186,14 @@ impl Kubernetes {
         let there = match found {
             Some(pod) if note(&pod, SECRET_NOTE) != Some(&doomed.secret) => {
                 return Ok(Found::There);
+            }
+            Some(pod) if doomed.extent == Extent::Parked => {
+                let parked = pod.labels().get(LABEL).map(String::as_str) == Some(POOL);
+                if parked && !self.remove_pod(name, Some(unchanged(&pod))).await? {
+                    let message = format!("cannot remove pod {name}: it was changed");
+                    return Err(Failure::new(Code::Conflict, message));
+                }
+                Found::There
             }
             Some(pod) => {
                 self.remove_pod(name, Some(same(&pod))).await?;

@@ -135,11 +135,12 @@ impl Known {
 
     /// The pod of a sandbox. Who has one of another name was first: see `pool.rs`.
     fn of_sandbox(&self, sandbox: &str) -> Option<&Arc<Pod>> {
-        let named = self.pods.get(&pod_name(sandbox));
-        let named = named.filter(|pod| sandbox_of(pod) == Some(sandbox));
-        let claimed = self.claimed.get(sandbox);
-        let claimed = claimed.and_then(|name| self.pods.get(name));
-        match claimed {
+        let its = |name: &String| {
+            let pod = self.pods.get(name);
+            pod.filter(|pod| sandbox_of(pod) == Some(sandbox))
+        };
+        let named = its(&pod_name(sandbox));
+        match self.claimed.get(sandbox).and_then(its) {
             Some(pod) if named.is_none() || !matches!(fate(pod), Fate::Ended(_)) => Some(pod),
             _ => named,
         }
