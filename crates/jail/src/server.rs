@@ -23,6 +23,8 @@ const LONGEST: u32 = 16 << 20;
 /// How long a launcher waits before it gets the next maker ready: longer than a sandbox takes
 /// until it runs.
 const REST: Duration = Duration::from_millis(10);
+/// The same after the first sandbox, which is the only one for most who run something.
+const FIRST_REST: Duration = Duration::from_millis(500);
 /// Room in the command line for what guests call themselves.
 const ROOM: usize = 128;
 
@@ -41,6 +43,7 @@ pub fn serve(guest: Guest) -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     sys::reap_children_unseen(true);
     let control = Line::from(control);
+    let mut rest = FIRST_REST;
     loop {
         let (taken, take) = pipe()?;
         if sys::fork()? {
@@ -55,7 +58,7 @@ pub fn serve(guest: Guest) -> io::Result<()> {
         if has_taken {
             // Getting the next one ready would take a processor from the sandbox that is being
             // made. Who asks meanwhile does not wait.
-            control.wait(REST);
+            control.wait(std::mem::replace(&mut rest, REST));
         } else {
             // It was killed. That the next one is too must not keep a processor busy.
             std::thread::sleep(Duration::from_millis(5));
