@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
@@ -231,7 +232,25 @@ pub(crate) fn write_maps(pid: i32, uids: &str, gids: &str) -> io::Result<()> {
     fs::write(format!("/proc/{pid}/gid_map"), gids)
 }
 
+/// How often a device is tried for.
+const IMAGE_TRIES: u32 = 16;
+
+/// Many who make sandboxes at once are in each other's way where there is one list of devices.
 fn image(file: &Path) -> io::Result<OwnedFd> {
+    // Those who lost at the same moment must not meet again.
+    let own = Duration::from_micros(u64::from(std::process::id() % 1000));
+    for tries in 1..IMAGE_TRIES {
+        match mounted_image(file) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                std::thread::sleep(own * tries);
+            }
+            done => return done,
+        }
+    }
+    mounted_image(file)
+}
+
+fn mounted_image(file: &Path) -> io::Result<OwnedFd> {
     let backing = fs::OpenOptions::new().read(true).write(true).open(file)?;
     let (device, path) = sys::loop_device(backing.as_fd())?;
     let context = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
