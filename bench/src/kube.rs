@@ -164,13 +164,22 @@ fn measure(cluster: &Cluster, home: &Path, rounds: usize) -> Result<()> {
     let (mut base, mut theirs, mut theirs_guest) = (vec![], vec![], vec![]);
     let (mut with_init, mut with_guest) = (vec![], vec![]);
     let (mut call, mut through) = (vec![], vec![]);
+    // A node looks at its pods once in a second, and what ends at such a look would begin the next
+    // row right after it: each begins at another moment of that second.
+    let mut waits = 0.0_f64;
+    let mut wait = || {
+        waits = (waits + 0.618_034).fract();
+        std::thread::sleep(Duration::from_secs_f64(waits));
+    };
     for round in 0..=rounds {
-        let rows = (
-            cluster.run(&format!("plain-{round}"), IMAGE)?,
-            first(&mut clients[0])?,
-            cluster.run(&format!("guest-{round}"), WITH_GUEST)?,
-            first(&mut clients[1])?,
-        );
+        wait();
+        let plain = cluster.run(&format!("plain-{round}"), IMAGE)?;
+        wait();
+        let injected = first(&mut clients[0])?;
+        wait();
+        let guest = cluster.run(&format!("guest-{round}"), WITH_GUEST)?;
+        wait();
+        let inside = first(&mut clients[1])?;
         for _ in 0..10 {
             base.push(bare()?);
             let start = Instant::now();
@@ -187,10 +196,10 @@ fn measure(cluster: &Cluster, home: &Path, rounds: usize) -> Result<()> {
             }
             continue;
         }
-        theirs.push(rows.0);
-        with_init.push(rows.1);
-        theirs_guest.push(rows.2);
-        with_guest.push(rows.3);
+        theirs.push(plain);
+        with_init.push(injected);
+        theirs_guest.push(guest);
+        with_guest.push(inside);
     }
     clients[1].delete(&live)?;
     exec_client.delete(&far)?;
