@@ -494,8 +494,6 @@ fn judge(
         output_limit: job.output_limit(),
     });
     JobEnd {
-        exit,
-        duration_ms: elapsed.as_millis() as u64,
         cpu_ms: cpu.as_millis() as u64,
         peak_memory,
         cwd: cwd.map(|pipe| final_folder(pipe).unwrap_or_else(|| terms.cwd.clone())),
@@ -504,8 +502,7 @@ fn judge(
         stdout_bytes,
         stderr_bytes,
         certificate,
-        changed: Vec::new(),
-        changed_truncated: false,
+        ..JobEnd::new(exit, elapsed)
     }
 }
 

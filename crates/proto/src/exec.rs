@@ -1,6 +1,7 @@
 use crate::{Blob, Cause, Certificate, Entry, Rich};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,6 +162,24 @@ pub struct JobEnd {
 }
 
 impl JobEnd {
+    /// An end of which nothing else is known.
+    pub fn new(exit: Exit, duration: Duration) -> Self {
+        Self {
+            exit,
+            duration_ms: duration.as_millis() as u64,
+            cpu_ms: 0,
+            peak_memory: 0,
+            cwd: None,
+            shell: None,
+            left_running: 0,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            certificate: None,
+            changed: Vec::new(),
+            changed_truncated: false,
+        }
+    }
+
     /// The exit status that a shell would show: 124 when it ran out of time, 137 when it ran out
     /// of memory, 128 + N when signal N ended it.
     pub fn status(&self) -> u8 {

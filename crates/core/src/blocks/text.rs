@@ -142,18 +142,8 @@ mod tests {
             stderr: output(b"", 0),
             results: Vec::new(),
             end: JobEnd {
-                exit,
-                duration_ms: 1,
-                cpu_ms: 1,
-                peak_memory: 1,
-                cwd: None,
-                shell: None,
-                left_running: 0,
                 stdout_bytes: total,
-                stderr_bytes: 0,
-                certificate: None,
-                changed: Vec::new(),
-                changed_truncated: false,
+                ..JobEnd::new(exit, std::time::Duration::ZERO)
             },
         }
     }

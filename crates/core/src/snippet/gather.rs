@@ -106,17 +106,7 @@ fn broken(failure: &Failure, begun: Instant, timeout: Duration) -> JobEnd {
     certificate.survived.files = false;
     certificate.limit = late.then(|| format!("{} s", timeout.as_secs_f64()));
     JobEnd {
-        exit: Exit::Lost,
-        duration_ms: begun.elapsed().as_millis() as u64,
-        cpu_ms: 0,
-        peak_memory: 0,
-        cwd: None,
-        shell: None,
-        left_running: 0,
-        stdout_bytes: 0,
-        stderr_bytes: 0,
         certificate: Some(certificate),
-        changed: Vec::new(),
-        changed_truncated: false,
+        ..JobEnd::new(Exit::Lost, begun.elapsed())
     }
 }

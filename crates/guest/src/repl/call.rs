@@ -157,18 +157,10 @@ fn end(
     certificate: Option<Certificate>,
 ) -> JobEnd {
     JobEnd {
-        exit,
-        duration_ms: duration.as_millis() as u64,
         cpu_ms: cpu_us / 1000,
         peak_memory,
-        cwd: None,
-        shell: None,
-        left_running: 0,
-        stdout_bytes: 0,
-        stderr_bytes: 0,
         certificate,
-        changed: Vec::new(),
-        changed_truncated: false,
+        ..JobEnd::new(exit, duration)
     }
 }
 

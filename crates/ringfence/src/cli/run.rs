@@ -216,18 +216,10 @@ pub(crate) struct Run {
 /// The end of a command whose sandbox ended before it could say anything about it.
 fn lost(certificate: Certificate, begun: Instant, output: &Sink) -> JobEnd {
     JobEnd {
-        exit: Exit::Lost,
-        duration_ms: begun.elapsed().as_millis() as u64,
-        cpu_ms: 0,
-        peak_memory: 0,
-        cwd: None,
-        shell: None,
-        left_running: 0,
         stdout_bytes: output.out.total(),
         stderr_bytes: output.err.total(),
         certificate: Some(certificate),
-        changed: Vec::new(),
-        changed_truncated: false,
+        ..JobEnd::new(Exit::Lost, begun.elapsed())
     }
 }
 
