@@ -175,16 +175,19 @@ impl Verdict {
     }
 }
 
-/// As many as the machine has processors.
-fn usual_jobs() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+impl Batch {
+    /// How many run at one time: as many as the machine has processors, where nobody said.
+    pub fn at_once(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.jobs.unwrap_or_else(processors).max(1)
+    }
 }
 
 impl Runner {
     /// Runs a batch. What one entry does harms no other; when the stream is dropped, what runs is
     /// ended.
     pub fn batch(self: Arc<Self>, batch: Batch) -> impl Stream<Item = Judged> + Send {
-        let jobs = batch.jobs.unwrap_or_else(usual_jobs).max(1);
+        let jobs = batch.at_once();
         let ordered = batch.ordered;
         let works = self.works(batch.entries);
         let works = stream::iter(works.into_iter().map(Work::run));

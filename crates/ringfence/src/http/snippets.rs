@@ -323,12 +323,10 @@ pub(crate) async fn batch(
     };
     let mut batch = Batch {
         entries: request.snippets.into_iter().map(entry).collect(),
-        jobs: None,
+        jobs: request.jobs,
         ordered: request.ordered,
     };
-    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = request.jobs.unwrap_or_else(processors).min(runs);
-    let rooms = app.rooms(&caller, &batch, jobs)?;
+    let rooms = app.rooms(&caller, &batch, batch.at_once().min(runs))?;
     batch.jobs = Some(rooms.len());
     let begun = Instant::now();
     let results = Arc::clone(&app.runner).batch(batch);
