@@ -1,6 +1,7 @@
 //! Names of files for those who know nothing of sessions: a name holds its session and its path,
 //! so that every server understands it and none has to remember it.
 
+use crate::hex;
 use crate::sessions::SessionId;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -44,8 +45,7 @@ impl FileId {
         }
         let bytes = URL_SAFE_NO_PAD.decode(code).ok()?;
         let (session, path) = bytes.split_at_checked(SESSION)?;
-        let digits: String = session.iter().map(|byte| format!("{byte:02x}")).collect();
-        let session = SessionId::try_from(format!("sbx_{digits}")).ok()?;
+        let session = SessionId::try_from(format!("sbx_{}", hex(session))).ok()?;
         Self::new(&session, std::str::from_utf8(path).ok()?)
     }
 

@@ -5,6 +5,7 @@ pub mod blocks;
 pub mod container;
 pub mod file_id;
 pub mod guest;
+mod hex;
 pub mod interpreter;
 pub mod languages;
 pub mod near;
@@ -21,6 +22,7 @@ pub mod work;
 pub use backend::{Backend, Io, SandboxInfo, SandboxState};
 pub use file_id::FileId;
 pub use guest::GuestClient;
+pub use hex::{hex, random_hex};
 pub use plan::{
     Control, DiskWorkspace, Enforced, Guarantees, Hold, Lifetime, Limits, Plan, SandboxId, resolve,
 };

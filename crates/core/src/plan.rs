@@ -1,6 +1,7 @@
 //! What will be done: complete, resolved once, the only thing that reaches a backend.
 
 use crate::container::{self, ContainerPlan, Defaults};
+use crate::random_hex;
 use crate::size::Size;
 use crate::skills;
 use crate::spec::{Access, MountSpec, Network, SandboxSpec, Workspace};
@@ -34,18 +35,6 @@ impl SandboxId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
-}
-
-/// Random bytes in hexadecimal digits.
-pub fn random_hex<const BYTES: usize>() -> Result<String, Failure> {
-    let mut bytes = [0u8; BYTES];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)
-            .map_err(|e| Failure::io("cannot draw a random id", &e.into()))?;
-    }
-    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
 impl TryFrom<String> for SandboxId {

@@ -1,7 +1,7 @@
 //! What is to run in a session: a call in a kernel, or a command. Either becomes a job.
 
 use crate::guest::GuestClient;
-use crate::plan::random_hex;
+use crate::random_hex;
 use ringfence_proto::{
     Command, ExecRequest, ExecResult, Failure, JobInfo, OnDisconnect, RunRequest,
 };

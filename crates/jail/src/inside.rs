@@ -43,7 +43,7 @@ pub(crate) fn enter(prepared: &Prepared<'_>, maker: &Line) -> Result<(), LastWor
         sys::loopback().at(Stage::Network, "lo")?;
     }
     rustix::system::sethostname(jail.hostname.as_bytes()).at(Stage::Namespaces, &jail.hostname)?;
-    mounts::build(prepared)?;
+    mounts::build(prepared, maker)?;
     for limit in &jail.rlimits {
         set(limit).at(Stage::Limits, format!("{:?}", limit.resource))?;
     }
@@ -89,9 +89,7 @@ fn map_self(jail: &Jail) -> Result<(), LastWords> {
 /// Enters the network namespace that the maker has made meanwhile.
 fn join_network(maker: &Line) -> io::Result<()> {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-    let network = maker
-        .receive()?
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))?;
+    let network = maker.receive_descriptor()?;
     Ok(move_into_link_name_space(
         network.as_fd(),
         Some(LinkNameSpaceType::Network),

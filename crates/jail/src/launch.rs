@@ -191,7 +191,8 @@ fn start(
     }))
 }
 
-/// Gives a new child what only a process outside can: limits, a network, users.
+/// Gives a new child what only a process outside can, or can at the same time: images, limits, a
+/// network, users.
 fn outfit(
     jail: &Jail,
     privileged: bool,
@@ -199,6 +200,7 @@ fn outfit(
     pid: i32,
     child: &Line,
 ) -> Result<(), LastWords> {
+    mounts::hand_over_images(jail, child)?;
     if let Some(cgroup) = &jail.cgroup {
         cgroup.limit()?;
     }
@@ -210,7 +212,7 @@ fn outfit(
             Some(network) => network,
             None => new_network().at(Stage::Network, "network namespace")?,
         };
-        // A child that failed already says why by its last words, here and below.
+        // As with images: a child that failed says why, here and below.
         let _ = child.send(Some(network.as_fd()));
     }
     // It says so when it has made its user namespace. Only a process outside of that may write maps

@@ -58,6 +58,12 @@ impl Line {
         }))
     }
 
+    /// The descriptor that the next message carries.
+    pub(crate) fn receive_descriptor(&self) -> io::Result<OwnedFd> {
+        let none = io::Error::from_raw_os_error(libc::EPROTO);
+        self.receive()?.ok_or(none)
+    }
+
     /// Waits until there is a message, the other side has ended, or the time is over.
     pub(crate) fn wait(&self, most: Duration) {
         is_ready_within(&self.0, PollFlags::IN | PollFlags::HUP, most);

@@ -1,6 +1,7 @@
 //! The root of a sandbox: a small read-only file system in memory with mounts in it.
 
 use crate::launch::Prepared;
+use crate::line::Line;
 use crate::words::{Context as _, LastWords, Stage};
 use crate::{Access, Item, Jail, Mount, Owner, sys};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, mknodat, openat, symlinkat};
@@ -18,8 +19,8 @@ const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 
-/// Builds the whole root and makes it the root of this process.
-pub(crate) fn build(prepared: &Prepared<'_>) -> Result<(), LastWords> {
+/// Builds the whole root and makes it the root of this process. Images come from the maker.
+pub(crate) fn build(prepared: &Prepared<'_>, maker: &Line) -> Result<(), LastWords> {
     let jail = prepared.jail;
     // Nothing mounted here may appear outside.
     let flags =
@@ -47,9 +48,16 @@ pub(crate) fn build(prepared: &Prepared<'_>) -> Result<(), LastWords> {
     }
     for (mount, source) in jail.mounts.iter().zip(sources) {
         match (mount, source) {
-            (Mount::Bind { to, .. } | Mount::Image { to, .. }, Some(source)) => {
+            (Mount::Bind { to, .. }, Some(source)) => {
                 make_target(to, &source).at(Stage::Mounts, to.display())?;
                 attach(&source, CWD, to).at(Stage::Mounts, to.display())?;
+            }
+            (Mount::Image { to, .. }, _) => {
+                make_folder(to).at(Stage::Mounts, to.display())?;
+                maker
+                    .receive_descriptor()
+                    .and_then(|image| attach(&image, CWD, to))
+                    .at(Stage::Mounts, to.display())?;
             }
             (Mount::Memory { to, bytes, files }, _) => {
                 make_folder(to).at(Stage::Mounts, to.display())?;
@@ -64,7 +72,7 @@ pub(crate) fn build(prepared: &Prepared<'_>) -> Result<(), LastWords> {
                     .at(Stage::Mounts, "/proc")?;
             }
             (Mount::Dev { shm }, _) => dev(*shm, &devices)?,
-            (Mount::Bind { .. } | Mount::Image { .. } | Mount::Proc, None) => {
+            (Mount::Bind { .. } | Mount::Proc, None) => {
                 let missing = io::Error::from_raw_os_error(libc::ENOENT);
                 return Err(missing).at(Stage::Mounts, format!("{mount:?}"));
             }
@@ -112,12 +120,11 @@ fn open_source(mount: &Mount, owners: Option<&OwnedFd>) -> Result<Option<OwnedFd
         } => bind(from, *access, *owner, owners)
             .at(Stage::Mounts, from.display())
             .map(Some),
-        Mount::Image { file, .. } => image(file).at(Stage::Mounts, file.display()).map(Some),
         // An ordinary user may mount a new one only where a whole one is in sight.
         Mount::Proc => file_system("proc", &[])
             .at(Stage::Mounts, "/proc")
             .map(Some),
-        Mount::Memory { .. } | Mount::Dev { .. } => Ok(None),
+        Mount::Image { .. } | Mount::Memory { .. } | Mount::Dev { .. } => Ok(None),
     }
 }
 
@@ -234,6 +241,19 @@ pub(crate) fn write_maps(pid: i32, uids: &str, gids: &str) -> io::Result<()> {
 
 /// How often a device is tried for.
 const IMAGE_TRIES: u32 = 16;
+
+/// Mounts the images of a child and hands them over, in their order. A device and a file system
+/// take as long as all the rest of its root, which the child builds meanwhile.
+pub(crate) fn hand_over_images(jail: &Jail, child: &Line) -> Result<(), LastWords> {
+    for mount in &jail.mounts {
+        if let Mount::Image { file, .. } = mount {
+            let image = image(file).at(Stage::Mounts, file.display())?;
+            // A child that failed already says why by its last words.
+            let _ = child.send(Some(image.as_fd()));
+        }
+    }
+    Ok(())
+}
 
 /// Many who make sandboxes at once are in each other's way where there is one list of devices.
 fn image(file: &Path) -> io::Result<OwnedFd> {

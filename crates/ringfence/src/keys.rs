@@ -10,6 +10,7 @@ pub(crate) use file::{add, path, remove};
 pub(crate) use session::SessionKeys;
 pub(crate) use store::KeyStore;
 
+use ringfence_core::hex;
 use ringfence_core::{Failure, Size};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -239,14 +240,6 @@ fn random() -> Result<[u8; BYTES], Failure> {
         return Err(Failure::io("cannot get random bytes", &short));
     }
     Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {

@@ -391,5 +391,20 @@ async fn an_upload_is_known_by_its_hash() -> Outcome {
         );
         assert_eq!(last["sha256"], sha256(&content)?);
     }
+    // Two blocks of nothing are the end of an archive, and here all of it.
+    let archive = "\0".repeat(1024);
+    let sent = server
+        .http
+        .put(format!("{}/sessions/{id}/tar", server.url))
+        .body(archive.clone())
+        .send()
+        .await?;
+    assert_eq!(sent.status(), 204);
+    let last = lines(&file)?.pop().ok_or("no line")?;
+    assert_eq!(
+        (&last["kind"], &last["outcome"]),
+        (&json!("upload"), &json!("ok"))
+    );
+    assert_eq!(last["sha256"], sha256(&archive)?);
     Ok(())
 }

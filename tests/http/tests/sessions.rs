@@ -80,3 +80,42 @@ async fn a_folder_that_became_a_link_is_not_mounted_again() -> Outcome {
     assert_eq!(server.bash(&id, read).await?["stdout"], "mine\n");
     Ok(())
 }
+
+/// Whoever lists sessions comes upon those that are being made and removed; they count once, and
+/// only while they are there.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_come_and_go_count_once() -> Outcome {
+    let server = Server::start(&["--max-sessions", "2"])?;
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let come_and_go = async || -> Outcome {
+        for _ in 0..40 {
+            let (status, made) = server.post("/sessions", &json!({})).await?;
+            assert_eq!(status, 201, "{made}");
+            let id = made["session_id"].as_str().ok_or("no id")?;
+            let path = format!("/sessions/{id}");
+            assert_eq!(server.ask("DELETE", &path, None).await?.0, 204);
+        }
+        Ok(())
+    };
+    let watch = async || -> Outcome<usize> {
+        let mut looks = 0;
+        while !over.load(std::sync::atomic::Ordering::Acquire) {
+            assert_eq!(server.get("/sessions").await?.0, 200);
+            looks += 1;
+        }
+        Ok(looks)
+    };
+    let all = async {
+        let both = futures_util::future::try_join(come_and_go(), come_and_go()).await;
+        over.store(true, std::sync::atomic::Ordering::Release);
+        both
+    };
+    let (both, looks) = futures_util::future::join(all, watch()).await;
+    both?;
+    assert!(looks? > 80, "it was looked at while they came and went");
+    assert_eq!(server.session().await?.len(), 36, "there is room for one");
+    let id = server.session().await?;
+    let (status, refused) = server.post("/sessions", &json!({})).await?;
+    assert_eq!((status, &refused["code"]), (503, &json!("full")), "{id}");
+    Ok(())
+}

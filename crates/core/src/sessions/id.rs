@@ -1,6 +1,7 @@
 //! The name of a session, and of its sandbox.
 
-use crate::plan::{SandboxId, random_hex};
+use crate::plan::SandboxId;
+use crate::{hex, random_hex};
 use ringfence_proto::Failure;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -36,8 +37,7 @@ impl SessionId {
         hash.update(owner);
         hash.update(key);
         let digest = hash.finalize();
-        let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
-        Self(format!("{PREFIX}{}", &hex[..Self::DIGITS]))
+        Self(format!("{PREFIX}{}", hex(&digest[..Self::DIGITS / 2])))
     }
 
     pub fn as_str(&self) -> &str {

@@ -17,7 +17,8 @@ pub use id::SessionId;
 pub use session::{Liveliness, OnIdle, Session, Terms, Use};
 
 use crate::backend::{Backend, SandboxInfo, SandboxState, progress};
-use crate::plan::{Lifetime, Limits, random_hex, resolve_with};
+use crate::plan::{Lifetime, Limits, resolve_with};
+use crate::random_hex;
 use crate::spec::SandboxSpec;
 use quota::Making;
 use ringfence_proto::{Code, Failure, KernelRequest};
@@ -187,7 +188,7 @@ impl Sessions {
             terms: new.terms,
         };
         label.write(&mut plan)?;
-        let _room = self.room(new.owner.as_ref(), plan.limits.memory)?;
+        let _room = self.room_for(Some(&id), new.owner.as_ref(), plan.limits.memory)?;
         let info = self.backend.create(&plan).await?;
         let session = Session::of(info, &self.backend)
             .ok_or_else(|| Failure::new(Code::Internal, "a session was made and not known"))?;
@@ -238,7 +239,7 @@ impl Sessions {
         }
         let found = self.find(id).await?;
         match found.and_then(|info| Session::of(info, &self.backend)) {
-            Some(session) => Ok(self.adopt(session)),
+            Some(session) => self.adopt(session).await.ok_or_else(|| unknown(id)),
             None => Err(unknown(id)),
         }
     }
@@ -254,9 +255,18 @@ impl Sessions {
         }
     }
 
-    fn adopt(&self, session: Arc<Session>) -> Arc<Session> {
-        let mut live = locked(&self.live);
-        Arc::clone(live.entry(session.id.clone()).or_insert(session))
+    /// Puts a session that was found on the list, unless it was removed since.
+    async fn adopt(&self, session: Arc<Session>) -> Option<Arc<Session>> {
+        let adopted = {
+            let mut live = locked(&self.live);
+            Arc::clone(live.entry(session.id.clone()).or_insert(session))
+        };
+        // Whoever removes it from now on finds it on the list.
+        if matches!(self.backend.find(&adopted.plan.id).await, Ok(None)) {
+            self.forget(&adopted);
+            return None;
+        }
+        Some(adopted)
     }
 
     /// Takes a session that turned out to be gone off the list, and says whether it was there.
@@ -299,7 +309,10 @@ impl Sessions {
                     Some(session)
                 }
                 None if info.state == SandboxState::Dead => Session::of(info, &self.backend),
-                None => Session::of(info, &self.backend).map(|session| self.adopt(session)),
+                None => match Session::of(info, &self.backend) {
+                    Some(session) => self.adopt(session).await,
+                    None => None,
+                },
             };
             if let Some(session) = session {
                 known.insert(id);

@@ -28,7 +28,15 @@ pub struct Owner {
 /// keeps.
 #[derive(Default)]
 pub(super) struct Making {
-    now: Mutex<Vec<(u64, Option<String>, Size)>>,
+    now: Mutex<Vec<Made>>,
+}
+
+struct Made {
+    number: u64,
+    /// None of what nobody keeps.
+    session: Option<SessionId>,
+    owner: Option<String>,
+    memory: Size,
 }
 
 /// Room for one sandbox, until this is dropped.
@@ -40,22 +48,37 @@ pub struct Room {
 impl Drop for Room {
     fn drop(&mut self) {
         let mut now = locked(&self.making.now);
-        now.retain(|(number, _, _)| *number != self.number);
+        now.retain(|made| made.number != self.number);
     }
 }
 
 impl Sessions {
-    /// Takes room for one more: a session, until it is on the list, or a sandbox that nobody keeps.
+    /// Takes room for one more sandbox, which nobody keeps.
     pub fn room(&self, owner: Option<&Owner>, memory: Size) -> Result<Room, Failure> {
+        self.room_for(None, owner, memory)
+    }
+
+    /// Takes room for one more: a session, until it is on the list, or a sandbox that nobody keeps.
+    pub(super) fn room_for(
+        &self,
+        session: Option<&SessionId>,
+        owner: Option<&Owner>,
+        memory: Size,
+    ) -> Result<Room, Failure> {
         let mut making = locked(&self.making.now);
         let live = locked(&self.live);
         let name = owner.map(|owner| owner.name.as_str());
         let mut all = Count::default();
         let mut own = Count::default();
+        // Whoever lists all that there is may have come upon one that is being made.
+        let unlisted = making.iter().filter(|made| {
+            let session = made.session.as_ref();
+            !session.is_some_and(|id| live.contains_key(id))
+        });
         let each = live
             .values()
             .map(|s| (s.owner.as_deref(), s.plan.limits.memory))
-            .chain(making.iter().map(|(_, owner, m)| (owner.as_deref(), *m)));
+            .chain(unlisted.map(|made| (made.owner.as_deref(), made.memory)));
         for (of, memory) in each {
             all.add(memory);
             if of == name {
@@ -69,8 +92,13 @@ impl Sessions {
             let sessions = owner.sessions.or(quotas.per_owner);
             all_of(owner, own, sessions, memory)?;
         }
-        let number = making.last().map_or(0, |(number, _, _)| number + 1);
-        making.push((number, name.map(str::to_owned), memory));
+        let number = making.last().map_or(0, |made| made.number + 1);
+        making.push(Made {
+            number,
+            session: session.cloned(),
+            owner: name.map(str::to_owned),
+            memory,
+        });
         Ok(Room {
             making: Arc::clone(&self.making),
             number,

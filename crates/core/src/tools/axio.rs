@@ -3,8 +3,8 @@
 use super::files::{absolute, at, name, permissions, quoted};
 use super::shown::{Streams, is_news, shell_status};
 use super::{Answer, Args, BadArgument, Done, Effect, Param, Run, Runner, Tool, refused};
-use crate::plan::random_hex;
 use crate::work::Work;
+use crate::{hex, random_hex};
 use ringfence_proto::{
     Cause, Command, Edit, EditRequest, EditResult, Entry, ExecRequest, FileKind, ListResult,
     PathQuery, ReadQuery, Stdin, WriteQuery,
@@ -225,12 +225,8 @@ async fn read_file(on: &dyn Runner, args: Args) -> Done {
         if !args.flag("binary_as_hex") {
             return Ok(Answer::error(format!("Error: {path} is not UTF-8 text")));
         }
-        let hex: String = bytes
-            .iter()
-            .take(most)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        return Ok(Answer::text(format!("Encoded binary data HEX: {hex}")));
+        let shown = hex(&bytes[..most.min(bytes.len())]);
+        return Ok(Answer::text(format!("Encoded binary data HEX: {shown}")));
     };
     let start = args.maybe_integer("start_line").unwrap_or(1) as usize;
     let end = args

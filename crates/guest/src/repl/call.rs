@@ -296,13 +296,9 @@ impl<'a> Talk<'a> {
     async fn run(&mut self) -> Fate {
         let timeout = self.request.timeout_ms.map(Duration::from_millis);
         let deadline = timeout.map(|timeout| self.begun + timeout);
-        let cpu = self.request.cpu_seconds.map(|limit| {
-            (
-                limit,
-                self.process.cpu().unwrap_or_default() + Duration::from_secs(limit),
-            )
-        });
-        let mut next_tick = cpu.map(|_| self.begun + CPU_TICK);
+        let cpu_limit = self.request.cpu_seconds;
+        let mut cpu_end = None;
+        let mut next_tick = cpu_limit.map(|_| self.begun + CPU_TICK);
         let mut interrupts = self.kernel.interrupts.subscribe();
         let mut closing = self.kernel.closing.subscribe();
 
@@ -311,6 +307,7 @@ impl<'a> Talk<'a> {
             frame = [channel::adopt(folder), frame].concat();
         }
         let mut rest = &frame[..];
+        let mut alarm = std::mem::take(&mut self.process.alarm);
         let fate = loop {
             let limits = [deadline.filter(|_| self.stop.is_none()), next_tick];
             let wake = limits
@@ -331,7 +328,7 @@ impl<'a> Talk<'a> {
                     self.asked = true;
                     self.signal();
                 }
-                () = sleep_until(wake), if wake.is_some() => {
+                () = alarm.at(wake), if wake.is_some() => {
                     let now = Instant::now();
                     if self.kill_at.is_some_and(|at| at <= now) {
                         break Fate::Kill;
@@ -345,12 +342,18 @@ impl<'a> Talk<'a> {
                     {
                         self.end(Stop::Timeout(timeout));
                     }
-                    if let (Some((limit, end)), true) = (cpu, next_tick.is_some_and(|at| at <= now)) {
+                    if let (Some(limit), true) = (cpu_limit, next_tick.is_some_and(|at| at <= now)) {
                         next_tick = Some(now + CPU_TICK);
                         if self.stop.is_some() {
                             next_tick = None;
-                        } else if self.process.cpu().is_some_and(|used| used >= end) {
-                            self.end(Stop::Cpu(limit));
+                        } else if let Some(used) = self.process.cpu() {
+                            // Most calls are over before anybody asks what they have used; one
+                            // that isn't is taken to have been busy so far.
+                            let before = || used.saturating_sub(now - self.begun);
+                            let end = || before() + Duration::from_secs(limit);
+                            if used >= *cpu_end.get_or_insert_with(end) {
+                                self.end(Stop::Cpu(limit));
+                            }
                         }
                     }
                 }
@@ -375,6 +378,7 @@ impl<'a> Talk<'a> {
                 },
             }
         };
+        self.process.alarm = alarm;
         if self.results_left_out > 0 {
             let note = format!(
                 "[{} rich results left out: too many]\n",

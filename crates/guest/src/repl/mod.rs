@@ -1,5 +1,6 @@
 //! Kernels: persistent interpreters with a name, and the calls that run in them.
 
+mod alarm;
 mod bytecode;
 mod call;
 mod certificate;

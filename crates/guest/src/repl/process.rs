@@ -1,5 +1,6 @@
 //! One interpreter process: its start, its channel, its end.
 
+use super::alarm::Alarm;
 use super::bytecode;
 use super::certificate::Stop;
 use super::channel::{Broken, EXIT, Frame, Frames};
@@ -80,6 +81,7 @@ pub(crate) struct Process {
     pub(crate) calls: u32,
     /// The tools that it knows of.
     pub(crate) tools: u64,
+    pub(super) alarm: Alarm,
     alive: Alive,
     report: Report,
     stream: UnixStream,
@@ -181,6 +183,7 @@ impl Process {
             spent_us: 0,
             calls: 0,
             tools,
+            alarm: Alarm::default(),
             alive,
             report,
             stream,

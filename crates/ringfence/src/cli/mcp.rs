@@ -8,7 +8,7 @@ use crate::client::{Client, Local};
 use crate::http::App;
 use crate::mcp::{Server, Side};
 use clap::{Args, Subcommand};
-use ringfence_core::plan::random_hex;
+use ringfence_core::random_hex;
 use ringfence_core::tools::Family;
 use ringfence_core::{Code, Failure, SessionId};
 use rmcp::ServiceExt as _;

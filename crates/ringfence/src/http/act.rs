@@ -4,6 +4,7 @@
 use super::audit::{self, Audit};
 use super::seen;
 use super::state::{App, Caller};
+use ringfence_core::hex;
 use ringfence_core::proto::{Certificate, Exit, JobEnd};
 use ringfence_core::{Failure, SessionId};
 use sha2::{Digest as _, Sha256};
@@ -43,12 +44,7 @@ pub(super) struct Said {
 
 /// Hexadecimal SHA-256, as the audit file has it.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
-    hex(Sha256::new_with_prefix(bytes))
-}
-
-fn hex(digest: Sha256) -> String {
-    let digest = digest.finalize();
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(Sha256::digest(bytes))
 }
 
 impl Act {
@@ -212,6 +208,8 @@ pub(crate) fn about(session: &SessionId) {
 pub(crate) fn runs(kind: &'static str, code: &str) -> Result<(), Failure> {
     now(|act| {
         act.trace.record("kind", kind);
+        // Nobody else wants to know which code it is.
+        let audit = act.audit.as_ref();
         let said = {
             let mut said = act.lock();
             // What is typed into a terminal is more than the command that it starts with.
@@ -219,11 +217,11 @@ pub(crate) fn runs(kind: &'static str, code: &str) -> Result<(), Failure> {
                 said.kind = Some(kind);
             }
             said.runs = true;
-            said.sha256 = Some(sha256(code.as_bytes()));
-            said.code = Some(code.to_owned());
+            said.sha256 = audit.map(|_| sha256(code.as_bytes()));
+            said.code = audit.map(|_| code.to_owned());
             said.clone()
         };
-        match &act.audit {
+        match audit {
             Some(audit) => audit.begin(act, &said).inspect_err(|failure| {
                 act.lock().refused = Some(failure.clone());
             }),
@@ -235,7 +233,7 @@ pub(crate) fn runs(kind: &'static str, code: &str) -> Result<(), Failure> {
 
 /// The hash of what was uploaded.
 pub(crate) fn hashed(content: Sha256) {
-    now(|act| act.lock().sha256 = Some(hex(content)));
+    now(|act| act.lock().sha256 = Some(hex(content.finalize())));
 }
 
 /// A command or a call came to its end, or didn't get there.

@@ -1,7 +1,8 @@
 //! Keys that open one session only.
 
-use super::{BYTES, file, hex, random, unhex};
+use super::{BYTES, file, random, unhex};
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use ringfence_core::hex;
 use ringfence_core::{Code, Failure, SessionId};
 use sha2::Sha256;
 use std::fs::{self, File, OpenOptions};

@@ -1,5 +1,6 @@
 //! Where the engine is, and how it is reached.
 
+use crate::hex;
 use bollard::errors::Error;
 use ringfence_proto::{Code, Failure};
 use serde::Deserialize;
@@ -115,10 +116,7 @@ impl Endpoint {
             )
             .hint("`docker context ls` lists them; DOCKER_HOST names an engine directly")
         };
-        let folder: String = Sha256::digest(name)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let folder = hex(Sha256::digest(name));
         let meta = std::fs::read(contexts.join("meta").join(&folder).join("meta.json"))
             .map_err(|e| unknown(&e.to_string()))?;
         let meta: ContextMeta =
@@ -387,10 +385,7 @@ mod tests {
             Endpoint::find(&around).unwrap(),
             Endpoint::Unix("/var/run/docker.sock".into())
         );
-        let hash: String = Sha256::digest("far")
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let hash = hex(Sha256::digest("far"));
         let meta = folder.path().join("contexts/meta").join(&hash);
         let tls = folder
             .path()

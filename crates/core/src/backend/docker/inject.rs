@@ -5,6 +5,7 @@ use super::body::{guest_mount, labels};
 use super::engine::{failed, status, unless_gone};
 use super::sweep::maker;
 use super::{Docker, GUEST_NAME, offline};
+use crate::hex;
 use crate::spec::Access;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
@@ -50,11 +51,7 @@ impl Cargo {
     fn new(path: &Path) -> Result<Self, Failure> {
         let version = match version(path) {
             Some(version) => version,
-            None => Sha256::digest(read(path)?)
-                .iter()
-                .take(8)
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
+            None => hex(&Sha256::digest(read(path)?)[..8]),
         };
         let volume = |kind: &str, mode: u32| GuestVolume {
             name: format!("{VOLUMES}{version}{kind}"),

@@ -23,9 +23,8 @@ pub use sweep::Swept;
 use crate::backend::progress::Listener;
 use crate::backend::{Backend, Io, Notes, Place, SandboxInfo, SandboxState, source};
 use crate::container::ContainerPlan;
-use crate::plan::{
-    Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId, random_hex,
-};
+use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
+use crate::random_hex;
 use crate::spec::{Access, Workspace};
 use async_trait::async_trait;
 use bollard::models::{ContainerSummary, ContainerSummaryStateEnum as EngineState};

@@ -2,7 +2,8 @@
 
 use super::{LABEL, SECRET_LABEL};
 use crate::backend::{Notes, notes};
-use crate::plan::{Plan, SandboxId, random_hex};
+use crate::plan::{Plan, SandboxId};
+use crate::random_hex;
 use ringfence_proto::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

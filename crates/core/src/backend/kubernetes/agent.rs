@@ -14,7 +14,8 @@ use super::{
     sandbox_of, text_of,
 };
 use crate::backend::SandboxInfo;
-use crate::plan::{Plan, SandboxId, random_hex};
+use crate::plan::{Plan, SandboxId};
+use crate::{hex, random_hex};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{
@@ -396,7 +397,7 @@ impl Kubernetes {
             pod::pod(&self.config, plan, name, secret, None, &Purpose::Template)
         };
         let digest = Sha256::digest(text_of(&describe(POOL, "")?)?);
-        let digest: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
+        let digest = hex(&digest[..8]);
         let name = pod_name(format_args!("{POOL}-{digest}"));
         let pod = describe(&name, secret)?;
         Ok((name, pod))

@@ -8,7 +8,8 @@
 
 use super::cluster::{failed, persist, status};
 use super::{Kubernetes, LABEL, POOL, SANDBOX_LABEL, is_going, pod_name, sandbox_of};
-use crate::plan::{SandboxId, random_hex};
+use crate::plan::SandboxId;
+use crate::random_hex;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

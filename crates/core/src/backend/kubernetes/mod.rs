@@ -25,9 +25,8 @@ pub use sweep::Swept;
 
 use crate::backend::{Backend, Io, Notes, Place, SandboxInfo, SandboxState};
 use crate::container::ContainerPlan;
-use crate::plan::{
-    Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId, random_hex,
-};
+use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
+use crate::random_hex;
 use crate::spec::Workspace;
 use async_trait::async_trait;
 use cluster::{Cluster, Reached, failed, persist, status};

@@ -5,6 +5,7 @@ use super::{
     SANDBOX_LABEL, SECRET_NOTE,
 };
 use crate::container::{ClusterSpec, ContainerPlan, Defaults, FILTERED, LIMITED, Pull};
+use crate::hex;
 use crate::plan::{Lifetime, Plan};
 use crate::size::Size;
 use crate::spec::{Access, Workspace};
@@ -375,10 +376,7 @@ fn arguments(
     name: &str,
     secret: &str,
 ) -> Vec<String> {
-    let digest: String = Sha256::digest(secret)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest = hex(Sha256::digest(secret));
     let mut words = Vec::new();
     if container.defaults == Defaults::Tight {
         words.push(LIMITED.to_owned());

@@ -17,9 +17,10 @@ use super::{
 use crate::backend::docker::shape;
 use crate::backend::{Io, SandboxInfo};
 use crate::guest::GuestClient;
-use crate::plan::{Plan, SandboxId, random_hex};
+use crate::plan::{Plan, SandboxId};
 use crate::sessions::MAIN;
 use crate::spec::Workspace;
+use crate::{hex, random_hex};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Pod;
@@ -65,8 +66,7 @@ fn key(plan: &Plan) -> Option<String> {
         return None;
     }
     let text = shape(plan)?;
-    let digest = Sha256::digest(text);
-    Some(digest.iter().take(16).map(|b| format!("{b:02x}")).collect())
+    Some(hex(&Sha256::digest(text)[..16]))
 }
 
 fn is_parked(pod: &Pod, key: &str) -> bool {

@@ -8,6 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+/// Whether nobody but root could have put it there, and so no code of a sandbox.
+pub(super) fn is_systems(program: &Path) -> bool {
+    let is_roots = |path: &Path| {
+        fs::symlink_metadata(path)
+            .is_ok_and(|m| m.uid() == 0 && m.mode() & 0o022 == 0 && !m.is_symlink())
+    };
+    program.starts_with("/usr") && program.ancestors().all(is_roots)
+}
+
 /// The interpreters that were asked to compile it; those that compile it now.
 #[derive(Default)]
 pub(super) struct Bytecode(Mutex<BTreeMap<PathBuf, Option<Child>>>);
@@ -50,5 +59,22 @@ impl Bytecode {
             asked.insert(path, child.ok());
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_can_write_is_not_the_systems() {
+        let system = fs::canonicalize("/usr/bin/env").unwrap();
+        assert!(is_systems(&system), "{}", system.display());
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("python3");
+        fs::copy(&system, &copy).unwrap();
+        assert!(!is_systems(&copy));
+        assert!(!is_systems(Path::new("/usr/bin/not-there")));
+        assert!(!is_systems(Path::new("/usr/bin/../../tmp")));
     }
 }

@@ -7,6 +7,7 @@ mod workspace;
 
 use crate::backend::process::Process;
 use crate::backend::{Backend, Io, SandboxInfo};
+use crate::hex;
 use crate::interpreter::Interpreter;
 use crate::plan::{Control, DiskWorkspace, Guarantees, Hold, Lifetime, Plan, SandboxId};
 use crate::spec::{Access, Network, Workspace};
@@ -246,9 +247,7 @@ impl Native {
     /// host's cgroups.
     fn cgroup_name(&self, id: &SandboxId) -> String {
         let state = self.config.state.as_os_str().as_encoded_bytes();
-        let digest = Sha256::digest(state);
-        let state: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
-        format!("{id}-{state}")
+        format!("{id}-{}", hex(&Sha256::digest(state)[..4]))
     }
 
     fn jail(&self, plan: &Plan, folder: &Path) -> Result<Jail, Failure> {
@@ -283,11 +282,11 @@ impl Native {
             plan.limits.memory.0.to_string(),
         ]);
         let mut skeleton = system::skeleton(plan, interpreter.as_ref());
-        // What is kept has kernels, mostly. Only an interpreter that the operator has chosen is run
-        // outside of a sandbox.
+        // What is kept has kernels, mostly. Only an interpreter that is found here, or the system's,
+        // is run outside of a sandbox.
         if plan.lifetime == Lifetime::Kept
-            && plan.python.is_none()
             && let Some(interpreter) = &interpreter
+            && (plan.python.is_none() || bytecode::is_systems(&interpreter.executable))
             && let Some(from) = self
                 .bytecode
                 .of(&self.config.guest, &interpreter.executable)

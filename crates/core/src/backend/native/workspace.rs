@@ -1,6 +1,6 @@
 //! A workspace on disk with a size limit: an ext4 file system in a sparse file.
 
-use crate::plan::random_hex;
+use crate::random_hex;
 use crate::size::Size;
 use ringfence_proto::{Code, Failure};
 use std::fs;

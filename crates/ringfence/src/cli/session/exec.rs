@@ -6,7 +6,7 @@ use crate::client::{self, Client, Following, ServerArgs};
 use clap::Args;
 use http::{Method, header};
 use ringfence_core::Failure;
-use ringfence_core::plan::random_hex;
+use ringfence_core::random_hex;
 use serde_json::{Value, json};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;

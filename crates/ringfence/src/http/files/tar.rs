@@ -3,6 +3,7 @@
 use super::Files;
 use super::download;
 use super::upload::Sending;
+use crate::http::act;
 use crate::http::extract::{Path, Query};
 use crate::http::problem::{Answer, Problem, ProblemBody};
 use crate::http::state::{App, Caller, Scope};
@@ -16,6 +17,7 @@ use ringfence_core::guest::{full, with_query};
 use ringfence_core::proto::{TarQuery, WORKSPACE};
 use ringfence_core::{Code, Failure};
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 use utoipa::IntoParams;
 
 fn dot() -> String {
@@ -104,6 +106,7 @@ pub(crate) async fn unpack(
     let mut sending = Some(Sending::begin(&files.guest, query.request()?));
     let mut body = request.into_body().into_data_stream();
     let mut size: u64 = 0;
+    let mut sha256 = Sha256::new();
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(|e| {
             let failure = Failure::invalid("the body ended early").detail(e);
@@ -118,10 +121,13 @@ pub(crate) async fn unpack(
             }
         }
         if let Some(sending) = &mut sending {
+            sha256.update(&piece);
             sending.push(piece).await;
         }
     }
-    let done = sending.ok_or_else(over)?.finish().await;
+    let sending = sending.ok_or_else(over)?;
+    act::hashed(sha256);
+    let done = sending.finish().await;
     done.map_err(|failure| files.refused(failure, &["body"]))?;
     Ok(StatusCode::NO_CONTENT)
 }
