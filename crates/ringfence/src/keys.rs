@@ -101,7 +101,7 @@ impl fmt::Debug for Hash {
 
 impl From<Hash> for String {
     fn from(hash: Hash) -> Self {
-        hex(&hash.0)
+        hex(hash.0)
     }
 }
 
@@ -189,7 +189,7 @@ pub(crate) struct NewKey {
 impl NewKey {
     /// The key itself, which is kept nowhere, and what is kept of it.
     fn make(self) -> Result<(String, Key), Failure> {
-        let secret = format!("{PREFIX}{}", hex(&random()?));
+        let secret = format!("{PREFIX}{}", hex(random()?));
         let key = Key {
             name: self.name,
             scope: self.scope,

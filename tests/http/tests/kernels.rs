@@ -97,3 +97,25 @@ async fn an_interrupt_keeps_variables() -> Outcome {
     assert_eq!(server.ask("POST", &unknown, None).await?.0, 404);
     Ok(())
 }
+
+/// Compiling the kernel takes longer than all else that Python does not need for itself.
+#[tokio::test]
+async fn the_kernel_is_compiled_once_for_all_sessions() -> Outcome {
+    for args in [&[][..], &["--python", "/usr/bin/python3"]] {
+        let server = Server::start(args)?;
+        let code = "print(open('/proc/self/cmdline').read().split('\\0')[-2])";
+        let mut compiled = 0;
+        // The first ones may come before it is.
+        for _ in 0..100 {
+            let id = server.session().await?;
+            let said = server.code(&id, code).await?;
+            compiled = said["stdout"].as_str().ok_or("no text")?.parse::<usize>()?;
+            if compiled > 0 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        assert!(compiled > 1000, "{compiled} bytes with {args:?}");
+    }
+    Ok(())
+}

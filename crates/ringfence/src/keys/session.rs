@@ -41,7 +41,7 @@ impl SessionKeys {
     /// for; the id alone opens nothing.
     pub(crate) fn of(&self, session: &SessionId) -> String {
         let code = self.start.clone().chain_update(session.as_str()).finalize();
-        format!("{PREFIX}{}{}", session.digits(), hex(&code.into_bytes()))
+        format!("{PREFIX}{}{}", session.digits(), hex(code.into_bytes()))
     }
 
     /// The session that this key opens; how long it takes tells nothing of the right one.

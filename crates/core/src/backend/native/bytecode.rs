@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 /// Whether nobody but root could have put it there, and so no code of a sandbox.
-pub(super) fn is_systems(program: &Path) -> bool {
+fn is_systems(program: &Path) -> bool {
     let is_roots = |path: &Path| {
         fs::symlink_metadata(path)
             .is_ok_and(|m| m.uid() == 0 && m.mode() & 0o022 == 0 && !m.is_symlink())
@@ -22,10 +22,12 @@ pub(super) fn is_systems(program: &Path) -> bool {
 pub(super) struct Bytecode(Mutex<BTreeMap<PathBuf, Option<Child>>>);
 
 impl Bytecode {
-    /// The file that this interpreter has compiled the kernel of this guest into, if it has.
-    pub(super) fn of(&self, guest: &Path, python: &Path) -> Option<PathBuf> {
+    /// The file that this interpreter has compiled the kernel of this guest into, if it has. Of
+    /// those that were `named` only the system's are run outside of a sandbox.
+    pub(super) fn of(&self, guest: &Path, python: &Path, named: bool) -> Option<PathBuf> {
         let me = rustix::process::geteuid().as_raw();
-        let program = fs::metadata(python).ok()?;
+        let python = fs::canonicalize(python).ok()?;
+        let program = fs::metadata(&python).ok()?;
         // Another program at this path is another interpreter.
         let path = guest.with_added_extension(format!(
             "kernel-{:x}-{:x}-{:x}-{:x}",
@@ -46,10 +48,14 @@ impl Bytecode {
             return Some(path);
         }
         // What others could have written is not run here.
-        if !asked.contains_key(&path) && (program.uid() == 0 || program.uid() == me) {
+        let is_ours = match named {
+            true => is_systems(&python),
+            false => program.uid() == 0 || program.uid() == me,
+        };
+        if is_ours && !asked.contains_key(&path) {
             let child = Command::new(guest)
                 .arg("compile")
-                .args([python, &path])
+                .args([&python, &path])
                 .env_clear()
                 .current_dir("/")
                 .stdin(Stdio::null())

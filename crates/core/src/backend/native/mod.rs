@@ -282,14 +282,11 @@ impl Native {
             plan.limits.memory.0.to_string(),
         ]);
         let mut skeleton = system::skeleton(plan, interpreter.as_ref());
-        // What is kept has kernels, mostly. Only an interpreter that is found here, or the system's,
-        // is run outside of a sandbox.
+        // What is kept has kernels, mostly.
         if plan.lifetime == Lifetime::Kept
-            && let Some(interpreter) = &interpreter
-            && (plan.python.is_none() || bytecode::is_systems(&interpreter.executable))
-            && let Some(from) = self
-                .bytecode
-                .of(&self.config.guest, &interpreter.executable)
+            && let Some(Interpreter { executable, .. }) = &interpreter
+            && let named = plan.python.is_some()
+            && let Some(from) = self.bytecode.of(&self.config.guest, executable, named)
         {
             args.extend(["--kernel".to_owned(), KERNEL.to_owned()]);
             let path = KERNEL.into();
