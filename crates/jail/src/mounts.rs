@@ -248,8 +248,11 @@ pub(crate) fn hand_over_images(jail: &Jail, child: &Line) -> Result<(), LastWord
     for mount in &jail.mounts {
         if let Mount::Image { file, .. } = mount {
             let image = image(file).at(Stage::Mounts, file.display())?;
-            // A child that failed already says why by its last words.
-            let _ = child.send(Some(image.as_fd()));
+            match child.send(Some(image.as_fd())) {
+                // A child that failed already says why by its last words.
+                Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
+                sent => sent.at(Stage::Mounts, file.display())?,
+            }
         }
     }
     Ok(())

@@ -37,6 +37,9 @@ pub use tools::{Listener, Registration};
 const TRIES: u32 = 200;
 const PAUSE: RangeInclusive<u64> = 25..=75;
 
+/// Longer than any look at what there is takes.
+const LONGEST_LOOK: Duration = Duration::from_secs(600);
+
 /// The kernel that calls run in when they name none.
 pub const MAIN: &str = "main";
 
@@ -65,6 +68,8 @@ pub struct Sessions {
     backend: Arc<dyn Backend>,
     quotas: Quotas,
     live: Mutex<HashMap<SessionId, Arc<Session>>>,
+    /// When those that were removed here went off the list; locked after it.
+    gone: Mutex<HashMap<SessionId, Instant>>,
     making: Arc<Making>,
     /// Those who want the same key wait for each other here.
     keys: Mutex<HashMap<SessionId, Weak<tokio::sync::Mutex<()>>>>,
@@ -80,6 +85,7 @@ impl Sessions {
             backend,
             quotas,
             live: Mutex::default(),
+            gone: Mutex::default(),
             making: Arc::default(),
             keys: Mutex::default(),
         })
@@ -214,6 +220,8 @@ impl Sessions {
                 return Err(Failure::new(Code::AlreadyExists, message).detail(failure));
             }
             let _ = self.backend.destroy(&session.plan.id).await;
+            // Whoever listed all that there is may have come upon it.
+            self.strike(&session.id);
             return Err(failure);
         }
         locked(&self.live).insert(session.id.clone(), Arc::clone(&session));
@@ -237,9 +245,10 @@ impl Sessions {
                 false => Ok(Arc::clone(session)),
             };
         }
+        let begun = Instant::now();
         let found = self.find(id).await?;
         match found.and_then(|info| Session::of(info, &self.backend)) {
-            Some(session) => self.adopt(session).await.ok_or_else(|| unknown(id)),
+            Some(session) => self.adopt(session, begun).ok_or_else(|| unknown(id)),
             None => Err(unknown(id)),
         }
     }
@@ -255,18 +264,27 @@ impl Sessions {
         }
     }
 
-    /// Puts a session that was found on the list, unless it was removed since.
-    async fn adopt(&self, session: Arc<Session>) -> Option<Arc<Session>> {
-        let adopted = {
-            let mut live = locked(&self.live);
-            Arc::clone(live.entry(session.id.clone()).or_insert(session))
-        };
-        // Whoever removes it from now on finds it on the list.
-        if matches!(self.backend.find(&adopted.plan.id).await, Ok(None)) {
-            self.forget(&adopted);
+    /// Puts a session on the list that was found by a look which began then; none if it was
+    /// removed since.
+    fn adopt(&self, session: Arc<Session>, begun: Instant) -> Option<Arc<Session>> {
+        let mut live = locked(&self.live);
+        if locked(&self.gone)
+            .get(&session.id)
+            .is_some_and(|at| *at >= begun)
+        {
             return None;
         }
-        Some(adopted)
+        Some(Arc::clone(
+            live.entry(session.id.clone()).or_insert(session),
+        ))
+    }
+
+    /// Takes a session that was removed off the list, and nobody who looked before puts it there
+    /// again.
+    fn strike(&self, id: &SessionId) {
+        let mut live = locked(&self.live);
+        locked(&self.gone).insert(id.clone(), Instant::now());
+        live.remove(id);
     }
 
     /// Takes a session that turned out to be gone off the list, and says whether it was there.
@@ -309,10 +327,9 @@ impl Sessions {
                     Some(session)
                 }
                 None if info.state == SandboxState::Dead => Session::of(info, &self.backend),
-                None => match Session::of(info, &self.backend) {
-                    Some(session) => self.adopt(session).await,
-                    None => None,
-                },
+                None => {
+                    Session::of(info, &self.backend).and_then(|session| self.adopt(session, begun))
+                }
             };
             if let Some(session) = session {
                 known.insert(id);
@@ -332,6 +349,7 @@ impl Sessions {
                 Err(_) => {}
             }
         }
+        locked(&self.gone).retain(|_, at| at.elapsed() < LONGEST_LOOK);
         all.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(all)
     }
@@ -344,7 +362,10 @@ impl Sessions {
         }
         let destroyed = self.backend.destroy(&id.sandbox()).await;
         // One that did not go is found again, and is tried again.
-        locked(&self.live).remove(id);
+        let listed = locked(&self.live).contains_key(id);
+        if listed {
+            self.strike(id);
+        }
         destroyed
     }
 

@@ -298,7 +298,7 @@ impl<'a> Talk<'a> {
         let deadline = timeout.map(|timeout| self.begun + timeout);
         let cpu_limit = self.request.cpu_seconds;
         let mut cpu_end = None;
-        let mut next_tick = cpu_limit.map(|_| self.begun + CPU_TICK);
+        let mut next_tick = cpu_limit.map(|_| Instant::now() + CPU_TICK);
         let mut interrupts = self.kernel.interrupts.subscribe();
         let mut closing = self.kernel.closing.subscribe();
 
@@ -349,8 +349,8 @@ impl<'a> Talk<'a> {
                         } else if let Some(used) = self.process.cpu() {
                             // Most calls are over before anybody asks what they have used; one
                             // that isn't is taken to have been busy so far.
-                            let before = || used.saturating_sub(now - self.begun);
-                            let end = || before() + Duration::from_secs(limit);
+                            let before = used.saturating_sub(CPU_TICK);
+                            let end = || before + Duration::from_secs(limit);
                             if used >= *cpu_end.get_or_insert_with(end) {
                                 self.end(Stop::Cpu(limit));
                             }

@@ -125,7 +125,7 @@ fn start_log(config: &Config, traces: Option<&Traces>) {
             .with_tracer(traces.tracer())
             .with_location(false)
             .with_threads(false)
-            .with_filter(Targets::new().with_target(http::TRACE, LevelFilter::TRACE))
+            .with_filter(Targets::new().with_target(http::TRACE, LevelFilter::INFO))
     }));
     #[cfg(not(feature = "otlp"))]
     let _ = traces;

@@ -14,7 +14,7 @@ fn is_systems(program: &Path) -> bool {
         fs::symlink_metadata(path)
             .is_ok_and(|m| m.uid() == 0 && m.mode() & 0o022 == 0 && !m.is_symlink())
     };
-    program.starts_with("/usr") && program.ancestors().all(is_roots)
+    program.starts_with("/usr/bin") && program.ancestors().all(is_roots)
 }
 
 /// The interpreters that were asked to compile it; those that compile it now.
@@ -71,6 +71,8 @@ impl Bytecode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn what_others_can_write_is_not_the_systems() {
@@ -82,5 +84,29 @@ mod tests {
         assert!(!is_systems(&copy));
         assert!(!is_systems(Path::new("/usr/bin/not-there")));
         assert!(!is_systems(Path::new("/usr/bin/../../tmp")));
+    }
+
+    #[test]
+    fn an_interpreter_that_was_named_is_run_if_it_is_the_systems() {
+        let folder = tempfile::tempdir().unwrap();
+        let guest = folder.path().join("guest");
+        fs::write(&guest, "#!/bin/sh\necho compiled >\"$3\"\n").unwrap();
+        fs::set_permissions(&guest, fs::Permissions::from_mode(0o755)).unwrap();
+        let other = folder.path().join("python3");
+        fs::copy("/usr/bin/env", &other).unwrap();
+        for (python, named, compiles) in [
+            (Path::new("/usr/bin/env"), true, true),
+            (&other, true, false),
+            (&other, false, true),
+        ] {
+            let bytecode = Bytecode::default();
+            let until = Instant::now() + Duration::from_secs(if compiles { 30 } else { 1 });
+            let mut made = None;
+            while made.is_none() && Instant::now() < until {
+                made = bytecode.of(&guest, python, named);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(made.is_some(), compiles, "{} {named}", python.display());
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! `ringfence run --language`: a snippet, or many of them.
 
+use super::Run;
+use super::asked::is_null;
 use super::batch::BatchArgs;
-use super::{Run, Signals, is_null};
+use super::signals::Signals;
 use crate::cli::container::{BackendName, shown};
 use crate::cli::output::{Sink, unwritten};
 use crate::cli::{say_json, terminal, this_program};
