@@ -146,7 +146,7 @@ impl Run {
         Ok(ExitCode::from(code))
     }
 
-    fn tell(&self, certificate: Option<&Certificate>) {
+    pub(super) fn tell(&self, certificate: Option<&Certificate>) {
         if let Some(certificate) = certificate {
             let _ = writeln!(
                 anstream::stderr(),
