@@ -1,4 +1,4 @@
-//! Bytes as hexadecimal digits.
+//! Bytes as hexadecimal digits, and random ones.
 
 use ringfence_proto::Failure;
 
@@ -14,16 +14,22 @@ pub fn hex(bytes: impl AsRef<[u8]>) -> String {
     text
 }
 
-/// So many random bytes.
-pub fn random_hex<const BYTES: usize>() -> Result<String, Failure> {
-    let mut bytes = [0u8; BYTES];
+/// Bytes that nobody can guess, from the kernel.
+pub fn random<const BYTES: usize>() -> Result<[u8; BYTES], Failure> {
+    let mut bytes = [0; BYTES];
     let mut filled = 0;
     while filled < bytes.len() {
         let flags = rustix::rand::GetRandomFlags::empty();
-        filled += rustix::rand::getrandom(&mut bytes[filled..], flags)
-            .map_err(|e| Failure::io("cannot draw a random id", &e.into()))?;
+        let draw = || rustix::rand::getrandom(&mut bytes[filled..], flags);
+        filled += rustix::io::retry_on_intr(draw)
+            .map_err(|e| Failure::io("cannot get random bytes", &e.into()))?;
     }
-    Ok(hex(bytes))
+    Ok(bytes)
+}
+
+/// So many of them as digits.
+pub fn random_hex<const BYTES: usize>() -> Result<String, Failure> {
+    random::<BYTES>().map(hex)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub mod work;
 pub use backend::{Backend, Io, SandboxInfo, SandboxState};
 pub use file_id::FileId;
 pub use guest::GuestClient;
-pub use hex::{hex, random_hex};
+pub use hex::{hex, random, random_hex};
 pub use plan::{
     Control, DiskWorkspace, Enforced, Guarantees, Hold, Lifetime, Limits, Plan, SandboxId, resolve,
 };

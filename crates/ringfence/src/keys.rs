@@ -10,8 +10,7 @@ pub(crate) use file::{add, path, remove};
 pub(crate) use session::SessionKeys;
 pub(crate) use store::KeyStore;
 
-use ringfence_core::hex;
-use ringfence_core::{Failure, Size};
+use ringfence_core::{Failure, Size, hex, random_hex};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeSet, HashMap};
@@ -189,7 +188,7 @@ pub(crate) struct NewKey {
 impl NewKey {
     /// The key itself, which is kept nowhere, and what is kept of it.
     fn make(self) -> Result<(String, Key), Failure> {
-        let secret = format!("{PREFIX}{}", hex(random()?));
+        let secret = format!("{PREFIX}{}", random_hex::<BYTES>()?);
         let key = Key {
             name: self.name,
             scope: self.scope,
@@ -224,22 +223,6 @@ fn is_name(name: &str) -> bool {
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs()
-}
-
-/// Bytes that nobody can guess, from the kernel.
-fn random() -> Result<[u8; BYTES], Failure> {
-    let mut bytes = [0; BYTES];
-    // Up to 256 bytes come whole, once the kernel has gathered enough; only a signal before that
-    // ends the call.
-    let got = rustix::io::retry_on_intr(|| {
-        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-    })
-    .map_err(|e| Failure::io("cannot get random bytes", &e.into()))?;
-    if got != BYTES {
-        let short = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-        return Err(Failure::io("cannot get random bytes", &short));
-    }
-    Ok(bytes)
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use talk::explained;
 
 /// Seconds that code has when nobody says how many. A terminal has as many as its user wants.
 const TIMEOUT: f64 = 60.0;
@@ -294,12 +295,7 @@ impl Run {
             signal = signals.next() => Ok(ExitCode::from(128 + signal)),
             done = self.drive(cluster, plan, job, || Ok(())) => done,
         };
-        let done = done.map_err(|failure| match cluster.epitaph(&plan.id) {
-            Some(certificate) => Failure::new(failure.code, certificate.message)
-                .hint(certificate.next)
-                .detail(failure),
-            None => failure,
-        });
+        let done = done.map_err(|failure| explained(failure, cluster.epitaph(&plan.id)));
         cluster.destroy(&plan.id).await?;
         done
     }

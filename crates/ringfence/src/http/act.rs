@@ -4,9 +4,8 @@
 use super::audit::{self, Audit};
 use super::seen;
 use super::state::{App, Caller};
-use ringfence_core::hex;
 use ringfence_core::proto::{Certificate, Exit, JobEnd};
-use ringfence_core::{Failure, SessionId};
+use ringfence_core::{Failure, SessionId, hex};
 use sha2::{Digest as _, Sha256};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

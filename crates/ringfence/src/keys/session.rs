@@ -1,9 +1,8 @@
 //! Keys that open one session only.
 
-use super::{BYTES, file, random, unhex};
+use super::{BYTES, file, unhex};
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use ringfence_core::hex;
-use ringfence_core::{Code, Failure, SessionId};
+use ringfence_core::{Code, Failure, SessionId, hex, random, random_hex};
 use sha2::Sha256;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -90,8 +89,8 @@ fn read(state: &Path) -> Result<Option<[u8; BYTES]>, Failure> {
 /// fails where something is, and what it puts there is whole.
 fn make(state: &Path) -> Result<[u8; BYTES], Failure> {
     let what = || format!("cannot make {}", state.join(SECRET).display());
-    let secret = random()?;
-    let own = format!("{SECRET}.{}", hex(&random()?[..8]));
+    let secret = random::<BYTES>()?;
+    let own = format!("{SECRET}.{}", random_hex::<8>()?);
     let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

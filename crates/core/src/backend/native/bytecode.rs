@@ -26,8 +26,7 @@ impl Bytecode {
     /// those that were `named` only the system's are run outside of a sandbox.
     pub(super) fn of(&self, guest: &Path, python: &Path, named: bool) -> Option<PathBuf> {
         let me = rustix::process::geteuid().as_raw();
-        let python = fs::canonicalize(python).ok()?;
-        let program = fs::metadata(&python).ok()?;
+        let program = fs::metadata(python).ok()?;
         // Another program at this path is another interpreter.
         let path = guest.with_added_extension(format!(
             "kernel-{:x}-{:x}-{:x}-{:x}",
@@ -47,12 +46,16 @@ impl Bytecode {
         if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && m.uid() == me) {
             return Some(path);
         }
+        if asked.contains_key(&path) {
+            return None;
+        }
         // What others could have written is not run here.
+        let python = fs::canonicalize(python).ok()?;
         let is_ours = match named {
             true => is_systems(&python),
             false => program.uid() == 0 || program.uid() == me,
         };
-        if is_ours && !asked.contains_key(&path) {
+        if is_ours {
             let child = Command::new(guest)
                 .arg("compile")
                 .args([&python, &path])

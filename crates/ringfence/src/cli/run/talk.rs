@@ -39,6 +39,16 @@ fn lost(certificate: Certificate, begun: Instant, output: &Sink) -> JobEnd {
     }
 }
 
+/// A failure as what is known of its sandbox's end explains it.
+pub(super) fn explained(failure: Failure, why: Option<Certificate>) -> Failure {
+    match why {
+        Some(certificate) => Failure::new(failure.code, certificate.message)
+            .hint(certificate.next)
+            .detail(failure),
+        None => failure,
+    }
+}
+
 impl Run {
     pub(super) async fn drive(
         &self,
@@ -49,12 +59,7 @@ impl Run {
     ) -> Result<ExitCode, Failure> {
         match self.talk(backend, plan, job, started).await {
             Err(failure) if failure.code == Code::Unavailable => {
-                Err(match backend.autopsy(&plan.id).await {
-                    Some(certificate) => Failure::new(failure.code, certificate.message)
-                        .hint(certificate.next)
-                        .detail(failure),
-                    None => failure,
-                })
+                Err(explained(failure, backend.autopsy(&plan.id).await))
             }
             done => done,
         }
