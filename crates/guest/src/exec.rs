@@ -15,7 +15,9 @@ use ringfence_proto::{
     Stdin,
 };
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,6 +29,8 @@ use tokio::sync::oneshot;
 const LINGER: Duration = Duration::from_millis(100);
 /// Most bytes of the folder that a shell says it ended in.
 const CWD_LIMIT: usize = 4096;
+/// What the system takes as one argument, its final NUL included.
+const ARGUMENT_LIMIT: usize = 128 << 10;
 
 /// `POST /exec`: runs a command to its end.
 pub(crate) async fn run(guest: &Arc<Guest>, request: Request) -> Answer {
@@ -134,30 +138,29 @@ fn launch(
     before: Option<Before>,
 ) -> Result<Started, Failure> {
     let cwd = folder(&guest.config.workspace, exec.cwd.as_deref())?;
-    let (argv, shell) = match exec.command {
-        Command::Argv(mut argv) => {
-            argv.extend(exec.args);
-            (argv, None)
-        }
-        Command::Shell(text) => {
-            shell_argv(&["/bin/bash", "/usr/bin/bash", "/bin/sh"], text, exec.args)?
-        }
-        Command::Sh(text) => shell_argv(&["/bin/sh"], text, exec.args)?,
-    };
     let mut env = guest.config.env.clone();
     env.extend(exec.env);
     guest.tools.add_to(&mut env);
     let failed = |e: std::io::Error| Failure::io("cannot set up the command", &e);
 
-    let mut fds = Vec::with_capacity(4);
-    let cwd_reader = match shell {
-        Some(shell) => {
-            let (reader, writer) = launch::close_on_exec_pipe().map_err(failed)?;
-            fds.push((writer, cwd_number(shell)));
-            Some(reader)
-        }
-        None => None,
+    let mut fds = Vec::with_capacity(5);
+    let shells: &[Shell] = match exec.command {
+        Command::Argv(_) => &[],
+        Command::Shell(_) => &[BASH, USR_BASH, SH],
+        Command::Sh(_) => &[SH],
     };
+    let (mut argv, shell, cwd_reader) = match exec.command {
+        Command::Argv(argv) => (argv, None, None),
+        Command::Shell(text) | Command::Sh(text) => {
+            let shell = Shell::first_of(shells)?;
+            let (reader, writer) = launch::close_on_exec_pipe().map_err(failed)?;
+            fds.push((writer, shell.folder));
+            let (argv, file) = shell.argv(text)?;
+            fds.extend(file.map(|file| (file, shell.file)));
+            (argv, Some(shell.path), Some(reader))
+        }
+    };
+    argv.extend(exec.args);
     let terminal = exec.pty.is_some();
     let mut ends = match exec.pty {
         Some(size) => {
@@ -251,36 +254,72 @@ pub(crate) fn folder(workspace: &Path, cwd: Option<&str>) -> Result<String, Fail
         .map_err(|_| Failure::new(Code::Internal, "the workspace's path is not UTF-8"))
 }
 
-/// The first of these shells that exists, and its arguments. The shell is told to say on a
-/// descriptor of its own which folder it ended in; on the same line, so that line numbers in its
-/// messages stay right.
-fn shell_argv(
-    shells: &[&'static str],
-    text: String,
-    args: Vec<String>,
-) -> Result<(Vec<String>, Option<&'static str>), Failure> {
-    let Some(shell) = shells
-        .iter()
-        .copied()
-        .find(|shell| Path::new(shell).exists())
-    else {
-        return Err(Failure::new(
-            Code::Missing,
-            "cannot run a shell string: there is no /bin/sh",
-        )
-        .hint("give the program and its arguments as a list"));
-    };
-    let number = cwd_number(shell);
-    let text = format!("trap 'pwd -P 2>/dev/null >&{number}' EXIT; {text}");
-    let mut argv = vec![shell.to_owned(), "-c".to_owned(), text, shell.to_owned()];
-    argv.extend(args);
-    Ok((argv, Some(shell)))
+/// A shell, and the descriptors that it gets besides the usual ones: out of the way, and for
+/// plain shells one digit, as they know no others.
+struct Shell {
+    path: &'static str,
+    /// Where it says which folder it ended in.
+    folder: RawFd,
+    /// Where a command is that is too long for an argument.
+    file: RawFd,
 }
 
-/// The number of the descriptor for the final folder: out of the way, and for plain shells one
-/// digit, as they know no others.
-fn cwd_number(shell: &str) -> i32 {
-    if shell.ends_with("bash") { 198 } else { 7 }
+const BASH: Shell = Shell {
+    path: "/bin/bash",
+    folder: 198,
+    file: 199,
+};
+const USR_BASH: Shell = Shell {
+    path: "/usr/bin/bash",
+    ..BASH
+};
+const SH: Shell = Shell {
+    path: "/bin/sh",
+    folder: 7,
+    file: 8,
+};
+
+impl Shell {
+    /// The first one that exists.
+    fn first_of(shells: &[Self]) -> Result<&Self, Failure> {
+        let mut shells = shells.iter();
+        shells
+            .find(|shell| Path::new(shell.path).exists())
+            .ok_or_else(|| {
+                let message = "cannot run a shell string: there is no /bin/sh";
+                Failure::new(Code::Missing, message)
+                    .hint("give the program and its arguments as a list")
+            })
+    }
+
+    /// Its arguments for a command, and the file for one that is too long for them. What we add
+    /// is on the first line, so that line numbers in its messages stay right.
+    fn argv(&self, text: String) -> Result<(Vec<String>, Option<OwnedFd>), Failure> {
+        let Self { path, folder, file } = self;
+        let trap = format!("trap 'pwd -P 2>/dev/null >&{folder}' EXIT");
+        let mut script = format!("{trap}; {text}");
+        let mut long = None;
+        if script.len() >= ARGUMENT_LIMIT {
+            if text.contains('\0') {
+                return Err(Failure::invalid("the command contains a NUL byte"));
+            }
+            // The shell has it open on its own by then.
+            let text = format!("exec {file}<&-; {text}");
+            let kept = in_memory(text.as_bytes());
+            long = Some(kept.map_err(|e| Failure::io("cannot keep a long command", &e))?);
+            script = format!("{trap}; . /proc/self/fd/{file}");
+        }
+        let argv = [path, "-c", &script, path].map(str::to_owned);
+        Ok((argv.into(), long))
+    }
+}
+
+/// A file that is nowhere else.
+fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("command", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(file);
+    file.write_all(bytes)?;
+    Ok(file.into())
 }
 
 /// Sees a command from its start to its end, and what it left behind to theirs.

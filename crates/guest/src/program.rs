@@ -1,7 +1,7 @@
 //! The program: settings from its arguments, then connections until it is told to end.
 
 use crate::files::TRANSFERS;
-use crate::spawn::{deny_sockets, nonblocking, take_inherited, told_to_end};
+use crate::spawn::{Turns, deny_sockets, nonblocking, set_turns, take_inherited, told_to_end};
 use crate::stdio::{self, Stdio};
 use crate::{Config, DaemonSettings, Guest, door};
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
@@ -222,6 +222,9 @@ fn run(words: Vec<String>, mut env: Vec<(String, String)>) -> Result<(), String>
     // Orphans come to this process, also where it is not the init.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| format!("cannot become a subreaper: {e}"))?;
+
+    // Of many sandboxes on one processor most need it for a moment only.
+    set_turns(0, Turns::Short);
 
     // Each running command takes some descriptors here.
     let files = rustix::process::getrlimit(Resource::Nofile);

@@ -194,8 +194,11 @@ async fn shell_strings_behave_as_in_the_shell() {
         ("kill -9 $$", -9, "", work),
         ("echo $0 $#", 0, "$0 0\n", work),
     ] {
-        for (kind, shell) in [("shell", "/bin/bash"), ("sh", "/bin/sh")] {
-            let result = client.exec(json!({"command": {kind: text}})).await;
+        // Also as a text that is too long for an argument.
+        let long = format!("{text}\n#{}", "x".repeat(200_000));
+        let both = [("shell", "/bin/bash"), ("sh", "/bin/sh")];
+        for ((kind, shell), run) in both.iter().flat_map(|kind| [(kind, text), (kind, &long)]) {
+            let result = client.exec(json!({"command": {*kind: run}})).await;
             let exit = if code < 0 {
                 Exit::Signal(-code)
             } else {
@@ -204,7 +207,7 @@ async fn shell_strings_behave_as_in_the_shell() {
             assert_eq!(result.end.exit, exit, "{shell}: {text}");
             let expected = stdout.replace("$0", shell);
             assert_eq!(result.stdout.data.text(), expected, "{shell}: {text}");
-            assert_eq!(result.end.shell.as_deref(), Some(shell));
+            assert_eq!(result.end.shell.as_deref(), Some(*shell));
             if !text.contains("rmdir") {
                 assert_eq!(result.end.cwd.as_deref(), Some(cwd), "{shell}: {text}");
             }
@@ -213,12 +216,19 @@ async fn shell_strings_behave_as_in_the_shell() {
             }
         }
     }
-    let result = client.shell("x=1\nnosuchprogram-x").await;
-    assert!(
-        result.stderr.data.text().contains("line 2:"),
-        "{:?}",
-        result.stderr.data
-    );
+    let long = "#".repeat(200_000);
+    for end in ["", &long] {
+        let result = client.shell(&format!("x=1\nnosuchprogram-x {end}")).await;
+        let words = result.stderr.data.text();
+        assert!(words.contains("line 2:"), "{words}");
+    }
+    // Nothing of how it came there is passed on.
+    for kind in ["shell", "sh"] {
+        let text = format!("ls /proc/self/fd #{long}");
+        let result = client.exec(json!({"command": {kind: text}})).await;
+        let open = result.stdout.data.text();
+        assert!(!open.lines().any(|fd| fd == "199" || fd == "8"), "{open}");
+    }
 }
 
 #[tokio::test]
@@ -254,6 +264,10 @@ async fn what_cannot_start_says_why() {
         (json!({"argv": ["echo", huge]}), Code::InvalidInput),
         (json!({"argv": ["echo", long]}), Code::InvalidInput),
         (json!({"shell": "echo a\0b"}), Code::InvalidInput),
+        (
+            json!({"shell": format!("echo a\0{long}")}),
+            Code::InvalidInput,
+        ),
         (json!({"argv": "echo"}), Code::InvalidInput),
         (json!({"python": "1"}), Code::InvalidInput),
         (json!(null), Code::InvalidInput),

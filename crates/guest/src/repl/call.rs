@@ -7,6 +7,7 @@ use super::process::{NotStarted, Process};
 use crate::files::Before;
 use crate::jobs::{Job, Stream};
 use crate::server::Guest;
+use crate::spawn::Turns;
 use ringfence_proto::{Certificate, Exit, Failure, JobEnd, Rich, RunRequest};
 use rustix::process::Signal;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use tokio::sync::oneshot;
 const GRACE: Duration = Duration::from_secs(1);
 /// When it is interrupted again: C's `system` eats the first interrupt, and so do some handlers.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How often the processor time of a call is looked at.
-const CPU_TICK: Duration = Duration::from_millis(100);
+/// When a call is taken for a long one, and how often its processor time is looked at.
+const TICK: Duration = Duration::from_millis(100);
 /// Most rich results of one call, and most bytes of them.
 const RESULTS: u32 = 256;
 const RESULTS_BYTES: u64 = 64 << 20;
@@ -298,7 +299,8 @@ impl<'a> Talk<'a> {
         let deadline = timeout.map(|timeout| self.begun + timeout);
         let cpu_limit = self.request.cpu_seconds;
         let mut cpu_end = None;
-        let mut next_tick = cpu_limit.map(|_| Instant::now() + CPU_TICK);
+        let mut next_tick = Some(Instant::now() + TICK);
+        let mut turns = Turns::Short;
         let mut interrupts = self.kernel.interrupts.subscribe();
         let mut closing = self.kernel.closing.subscribe();
 
@@ -342,17 +344,22 @@ impl<'a> Talk<'a> {
                     {
                         self.end(Stop::Timeout(timeout));
                     }
-                    if let (Some(limit), true) = (cpu_limit, next_tick.is_some_and(|at| at <= now)) {
-                        next_tick = Some(now + CPU_TICK);
-                        if self.stop.is_some() {
-                            next_tick = None;
-                        } else if let Some(used) = self.process.cpu() {
-                            // Most calls are over before anybody asks what they have used; one
-                            // that isn't is taken to have been busy so far.
-                            let before = used.saturating_sub(CPU_TICK);
-                            let end = || before + Duration::from_secs(limit);
-                            if used >= *cpu_end.get_or_insert_with(end) {
-                                self.end(Stop::Cpu(limit));
+                    if next_tick.is_some_and(|at| at <= now) {
+                        if turns == Turns::Short {
+                            turns = Turns::Usual;
+                            self.process.set_turns(turns);
+                        }
+                        next_tick = None;
+                        if let (Some(limit), None) = (cpu_limit, self.stop) {
+                            next_tick = Some(now + TICK);
+                            if let Some(used) = self.process.cpu() {
+                                // Most calls are over before anybody asks what they have used;
+                                // one that isn't is taken to have been busy so far.
+                                let before = used.saturating_sub(TICK);
+                                let end = || before + Duration::from_secs(limit);
+                                if used >= *cpu_end.get_or_insert_with(end) {
+                                    self.end(Stop::Cpu(limit));
+                                }
                             }
                         }
                     }
@@ -379,6 +386,9 @@ impl<'a> Talk<'a> {
             }
         };
         self.process.alarm = alarm;
+        if turns == Turns::Usual && matches!(fate, Fate::Done(_)) {
+            self.process.set_turns(Turns::Short);
+        }
         if self.results_left_out > 0 {
             let note = format!(
                 "[{} rich results left out: too many]\n",

@@ -9,7 +9,7 @@ use crate::exec;
 use crate::input;
 use crate::launch::{self, DEFAULT_PATH, Ended, Report, Spawn};
 use crate::server::Guest;
-use crate::spawn;
+use crate::spawn::{self, Turns};
 use crate::tree::Supervisor;
 use ringfence_proto::{Code, Failure, KernelRequest, Stdin};
 use rustix::process::{Pid, Signal};
@@ -194,6 +194,8 @@ impl Process {
             stat: File::open(format!("/proc/{pid}/stat")).ok(),
             status: File::open(format!("/proc/{pid}/status")).ok(),
         };
+        // A start is long: the calls of others go before.
+        process.set_turns(Turns::Usual);
         let hello = tokio::select! {
             biased;
             hello = process.frame() => hello,
@@ -205,6 +207,7 @@ impl Process {
         let failure = match hello {
             Ok(Some(Frame::Hello(version))) if is_supported(&version) => {
                 process.version = version;
+                process.set_turns(Turns::Short);
                 return Ok(process);
             }
             Ok(Some(Frame::Hello(version))) => Failure::new(
@@ -284,6 +287,14 @@ impl Process {
         use rustix::net::RecvFlags;
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         rustix::net::recv(&self.stream, &mut [0; 1][..], flags).map(|(count, _)| count)
+    }
+
+    /// Whether calls get the processor soon, or have it for long.
+    pub(crate) fn set_turns(&self, turns: Turns) {
+        // 0, where its number never came, would be this process.
+        if self.pid != 0 {
+            spawn::set_turns(self.pid, turns);
+        }
     }
 
     /// Signals the process group of the kernel, so that what it runs in the foreground gets it.

@@ -41,6 +41,32 @@ async fn calls_of_one_kernel_take_turns() {
 }
 
 #[tokio::test]
+async fn calls_have_short_turns_of_the_processor_until_they_are_long() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    // `sched_getattr` of the caller; a turn's nanoseconds are its fourth word.
+    let turn = "import ctypes, platform\n\
+        def turn():\n    \
+            attr, call = (ctypes.c_uint64 * 6)(), 315 if platform.machine() == 'x86_64' else 275\n    \
+            assert ctypes.CDLL(None).syscall(call, 0, attr, 48, 0) == 0\n    \
+            return attr[3]\n";
+    let short = good(&client, &format!("{turn}print(turn())")).await;
+    if short == "0\n" {
+        // Linux before 6.12 neither tells nor sets them.
+        return;
+    }
+    assert_eq!(short, "100000\n");
+    let wait = "import time\nend = time.monotonic() + 20\n\
+        while turn() == 100_000 and time.monotonic() < end: time.sleep(0.01)\nprint(turn())";
+    let usual = good(&client, wait).await;
+    assert_ne!(usual, short, "a long call");
+    assert_eq!(good(&client, "print(turn())").await, short, "the next one");
+    let command = json!({"argv": ["python3", "-c", format!("{turn}print(turn())")]});
+    let result = client.exec(json!({"command": command})).await;
+    assert_eq!(out(&result), short, "a command");
+}
+
+#[tokio::test]
 async fn kernels_have_names() {
     let guest = Guest::start().await;
     let client = guest.connect().await;
