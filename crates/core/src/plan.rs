@@ -246,8 +246,14 @@ pub fn resolve_with(
     if mounts.len() > MOST_MOUNTS {
         return Err(Failure::invalid(format!("more than {MOST_MOUNTS} mounts")));
     }
-    for mount in &mounts {
+    for (at, mount) in mounts.iter().enumerate() {
         check_mount(mount, guarantees)?;
+        if mounts[..at].iter().any(|other| other.to == mount.to) {
+            let place = mount.to.display();
+            return Err(Failure::invalid(format!(
+                "two mounts have the place {place}"
+            )));
+        }
     }
     let workdir = spec.workdir.unwrap_or_else(usual_workspace);
     absolute(&workdir, "the work folder")?;
@@ -693,6 +699,7 @@ mod tests {
             r#"{"mounts":[{"from":"/a","to":"/../b"}]}"#,
             r#"{"mounts":[{"from":"/a","to":"/proc/x"}]}"#,
             r#"{"mounts":[{"from":"/a","to":"/"}]}"#,
+            r#"{"mounts":[{"from":"/a","to":"/b"},{"from":"/c","to":"/b/"}]}"#,
             r#"{"workdir":"work"}"#,
             r#"{"workdir":"/"}"#,
             r#"{"workdir":"/proc/work"}"#,

@@ -29,9 +29,9 @@ const BYTES: usize = 32;
 )]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
-    /// Sees what there is
+    /// Looks at everything, also at the files and output of all sessions, and changes nothing
     Read,
-    /// Makes and uses sessions
+    /// Makes and uses sessions, and sees no others
     Use,
     /// Does everything, also with the sessions of other keys
     Admin,

@@ -114,6 +114,8 @@ def test_killed_with_its_program_it_leaves_no_sandbox(tmp_path: Path) -> None:
 
 def test_a_ctrl_c_is_for_the_program() -> None:
     process, pid, path = start(
+        # Whoever is started in the background of a shell ignores it.
+        "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "try:\n    sandbox.exec(['sleep', '1234567'])\nexcept KeyboardInterrupt:\n"
         "    print([job for job in sandbox.processes.list() if job.running], sandbox.python('6*7').value)"
     )

@@ -63,6 +63,10 @@ async fn acts_are_recorded() -> Outcome {
         204
     );
     assert_eq!(exec(&server, &key, &id, "too-late").await?, 404);
+    for nothing in [&id, "key:never", "no-id"] {
+        let path = format!("/sessions/{nothing}");
+        assert_eq!(server.ask("DELETE", &path, None).await?.0, 204);
+    }
     let all = lines(&file)?;
     let exec = of(&all, "the-exec");
     assert_eq!(exec.len(), 2, "{all:?}");
@@ -98,9 +102,15 @@ async fn acts_are_recorded() -> Outcome {
         .collect();
     assert_eq!(
         kinds,
-        ["create", "code", "delete", "exec"],
+        [
+            "create", "code", "delete", "exec", "delete", "delete", "delete"
+        ],
         "to look at something is no act"
     );
+    let outcomes = all.iter().filter(|l| l["kind"] == "delete");
+    let outcomes: Vec<_> = outcomes.map(|line| line["outcome"].as_str()).collect();
+    let nothing = Some("not_found");
+    assert_eq!(outcomes, [Some("ok"), nothing, nothing, nothing]);
     assert_eq!(
         all[1]["session"],
         json!(id),
@@ -225,11 +235,17 @@ async fn nothing_is_done_that_can_not_be_recorded() -> Outcome {
     std::fs::rename(&kept, &file)?;
     assert_eq!(run().await?.0, 200);
     assert_eq!(change().await?.0, 200);
+    // A file that can't even be opened is known before anything is done.
+    std::fs::rename(&file, &kept)?;
+    std::fs::create_dir(&file)?;
+    assert_eq!(change().await?.0, 503);
+    std::fs::remove_dir(&file)?;
+    std::fs::rename(&kept, &file)?;
     let ran = server.bash(&id, "cat ran").await?;
     assert_eq!(ran["stdout"], "x\nx\n", "what was refused did not run");
     let refused = lines(&file)?;
     let refused = refused.iter().filter(|l| l["status"] == 503).count();
-    assert_eq!(refused, 2, "what was owed was written");
+    assert_eq!(refused, 3, "what was owed was written");
     Ok(())
 }
 
@@ -359,6 +375,56 @@ async fn calls_over_mcp_are_acts_like_others() -> Outcome {
     std::fs::rename(&kept, &file)?;
     let ran = call(&server, &key, "bash", json!({"command": "cat ran"})).await?;
     assert_eq!(ran["result"]["content"][0]["text"], "x", "{ran}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_edit_is_known_by_its_hash() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("audit.jsonl");
+    let server = with(&folder.path().join("state"), &file, &[])?;
+    let id = server.session().await?;
+    for (input, text, outcome) in [
+        (
+            json!({"command": "create", "file_text": "one"}),
+            Some("one"),
+            "ok",
+        ),
+        // It is there by now.
+        (
+            json!({"command": "create", "file_text": "two"}),
+            Some("two"),
+            "failed",
+        ),
+        (
+            json!({"command": "str_replace", "old_str": "one", "new_str": "three"}),
+            Some("three"),
+            "ok",
+        ),
+        (
+            json!({"command": "insert", "insert_line": 1, "insert_text": "four"}),
+            Some("four"),
+            "ok",
+        ),
+        (json!({"command": "view"}), None, "ok"),
+    ] {
+        let mut input = input;
+        input["path"] = json!("a.txt");
+        let call = json!({"tool": "text_editor_code_execution", "input": input});
+        let (status, body) = server.post(&format!("/sessions/{id}/exec"), &call).await?;
+        assert_eq!(status, 200, "{body}");
+        let last = lines(&file)?.pop().ok_or("no line")?;
+        assert_eq!(
+            (&last["kind"], &last["outcome"]),
+            (&json!("exec"), &json!(outcome)),
+            "{body}"
+        );
+        let expected = match text {
+            Some(text) => json!(sha256(text)?),
+            None => Value::Null,
+        };
+        assert_eq!(last["sha256"], expected);
+    }
     Ok(())
 }
 

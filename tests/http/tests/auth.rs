@@ -153,10 +153,28 @@ async fn scopes_allow_what_they_say() -> Outcome {
         let (status, _) = server.as_key(&read, method, &path, body).await?;
         assert_eq!(status, 403, "{method} {path}");
     }
-    let (status, _) = server
-        .as_key(&user, "POST", &format!("{path}/exec"), Some(&exec))
+    let write = json!({"tool": "bash_code_execution", "input": {"command": "echo 1 > a"}});
+    for call in [&exec, &write] {
+        let (status, _) = server
+            .as_key(&user, "POST", &format!("{path}/exec"), Some(call))
+            .await?;
+        assert_eq!(status, 200);
+    }
+    // Whoever only looks sees the sessions of all; another one that uses them doesn't.
+    let other = key(&server.state, "other", &[])?;
+    let file = format!("{path}/files/stat?path=a");
+    for (key, seen, answer) in [(&read, 1, 200), (&user, 1, 200), (&other, 0, 404)] {
+        let page = until(async || {
+            let (status, page) = server.as_key(key, "GET", "/sessions", None).await?;
+            Ok((status == 200).then_some(page))
+        })
         .await?;
-    assert_eq!(status, 200);
+        assert_eq!(page["sessions"].as_array().map(Vec::len), Some(seen));
+        for path in [&path, &file] {
+            let (status, body) = server.as_key(key, "GET", path, None).await?;
+            assert_eq!(status, answer, "{path} {body}");
+        }
+    }
     Ok(())
 }
 
@@ -459,6 +477,8 @@ async fn web_pages_do_not_reach_a_server_without_keys() -> Outcome {
         let (status, _, text) = send(&server, "GET", "/sessions", &[("host", bad)]).await?;
         assert_eq!(status, 403, "{bad} {text}");
         assert!(text.contains("\"code\":\"forbidden\""), "{text}");
+        // What is open to everybody gives nothing away: probes may call us what they like.
+        assert_eq!(get(&server, "/health", &[("host", bad)]).await?, 200);
     }
     let same = format!("http://{address}");
     let from = async |method: &str, origin: &str, more: &[(&str, &str)]| {
@@ -498,7 +518,18 @@ async fn a_socket_in_the_file_system_needs_no_key() -> Outcome {
     let state = folder.path().join("state");
     let path = folder.path().join("socket");
     let listen = format!("unix:{}", path.display());
-    let _server = Server::start_with(&state, &[], &[("RINGFENCE_LISTEN", &listen)])?;
+    let env = [("RINGFENCE_LISTEN", listen.as_str())];
+    // What somebody else has there stays.
+    std::fs::write(&path, "precious")?;
+    assert!(Server::start_with(&state, &[], &env).is_err());
+    assert_eq!(std::fs::read_to_string(&path)?, "precious");
+    std::fs::remove_file(&path)?;
+    let mut server = Server::start_with(&state, &[], &env)?;
+    assert!(Server::start_with(&state, &[], &env).is_err(), "in use");
+    // What a killed server left is nobody's.
+    server.kill()?;
+    assert!(path.exists());
+    let _server = Server::start_with(&state, &[], &env)?;
     let mut stream = tokio::net::UnixStream::connect(&path).await?;
     stream
         .write_all(b"GET /sessions HTTP/1.1\r\nhost: whatever\r\nconnection: close\r\n\r\n")

@@ -128,8 +128,10 @@ async fn a_shell_in_a_terminal() -> Outcome {
     second.send("echo from-$((1+1))\n").await?;
     screen.until("from-2").await?;
     // Ctrl-C reaches what runs.
-    screen.send("sleep 600\n").await?;
-    screen.until("sleep 600").await?;
+    // Not a shell's own wait: the moment before it is one forgets it.
+    let wait = "python3 -c 'print(3*7*2, flush=True); import time; time.sleep(600)'\n";
+    screen.send(wait).await?;
+    screen.until("\n42").await?;
     screen.send("\u{3}").await?;
     screen.send("exit 7\n").await?;
     for screen in [&mut screen, &mut second] {

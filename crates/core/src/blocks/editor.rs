@@ -106,6 +106,15 @@ fn whole(value: &Value) -> Option<i64> {
 }
 
 impl EditorCall {
+    /// The text that it puts into the file.
+    pub fn writes(&self) -> Option<&str> {
+        match &self.command {
+            Command::Create { text } | Command::Insert { text, .. } => Some(text),
+            Command::Replace { new, .. } => Some(new),
+            Command::View { .. } | Command::Undo => None,
+        }
+    }
+
     pub fn parse(input: &Map<String, Value>) -> Result<Self, BadInput> {
         let input = Input(input);
         let command = input.need("command")?;

@@ -34,8 +34,8 @@ Then:
   curl -X POST localhost:8080/sessions
   curl localhost:8080/sessions/ID/exec -d '{\"tool\":\"code_execution\",\"input\":{\"code\":\"print(2 + 2)\"}}'
 
-Each flag is a setting: docs/config.md lists them with their names in the environment and in the
-file, and `ringfence config show` says where each value comes from.";
+Each flag is a setting: `ringfence config example` prints them as in the file, `ringfence config
+show` says where each value comes from. In the environment sessions.max is RINGFENCE_SESSIONS_MAX.";
 
 /// Serves sessions over HTTP
 #[derive(Args)]

@@ -170,6 +170,11 @@ fn meant(group: &str, key: &str) -> Option<&'static str> {
     if let Some(near) = nearest(name, names) {
         return here().find(|key| name_of(key) == near).or(Some(near));
     }
+    // As the flag is called.
+    let by_flag = |setting: &&super::Setting| key.replace('_', "-") == setting.flag;
+    if let Some(setting) = super::SETTINGS.iter().find(by_flag) {
+        return Some(setting.key);
+    }
     // The right name in the wrong table is a slip too, where one table alone has it.
     let mut same = keys().filter(|known| name_of(known) == name);
     let elsewhere = same.next().filter(|_| same.next().is_none());

@@ -107,7 +107,7 @@ settings! {
         cpu_seconds: u64 = 120, "cpu-time" "SECONDS",
             alias "SANDBOX_RUNNER_CPU_SECONDS", within 1..=1_000_000;
 
-        /// Bytes of each output stream; more is counted and dropped
+        /// Bytes of each output stream that an answer has; of the rest the latest 4 MiB can be fetched
         output: Size = Size(MIB), "output" "SIZE",
             alias "SANDBOX_RUNNER_MAX_OUTPUT_BYTES", within Size(KIB)..=Size(1024 * MIB);
 

@@ -317,6 +317,7 @@ fn files_that_are_refused() {
         "[session]\nmax = 3",
         "[limits]\nmax = 3",
         "idle_timeout = 3",
+        "max_sessions = 3",
         "[sessions]\nlisten = \"127.0.0.1:1\"",
         "sessions = 3",
         "[limits.memory]\nmax = 1",

@@ -135,10 +135,12 @@ impl Audit {
             .map_err(|error| self.failed(&error))
     }
 
-    /// Fails while lines are owed that can't be written.
+    /// Fails while lines are owed that can't be written, or the file can't be opened.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let mut log = self.lock();
-        log.pay(&self.path).map_err(|error| self.failed(&error))
+        log.pay(&self.path)
+            .and_then(|()| log.open(&self.path))
+            .map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &io::Error) -> Failure {
@@ -165,24 +167,22 @@ impl Log {
         Ok(())
     }
 
-    fn write(&mut self, path: &PathBuf, line: &[u8]) -> io::Result<()> {
-        let moved = match (&self.file, std::fs::metadata(path)) {
-            (Some(file), Ok(there)) => {
-                let ours = file.metadata()?;
-                (ours.dev(), ours.ino()) != (there.dev(), there.ino())
+    /// Sees to it that the file is open which has the name now.
+    fn open(&mut self, path: &PathBuf) -> io::Result<()> {
+        if let (Some(file), Ok(there)) = (&self.file, std::fs::metadata(path)) {
+            let ours = file.metadata()?;
+            if (ours.dev(), ours.ino()) == (there.dev(), there.ino()) {
+                return Ok(());
             }
-            _ => true,
-        };
-        if moved {
-            self.file = Some(
-                OpenOptions::new()
-                    .append(true)
-                    .create(true)
-                    .mode(0o600)
-                    .open(path)?,
-            );
-            self.torn = false;
         }
+        let mut options = OpenOptions::new();
+        self.file = Some(options.append(true).create(true).mode(0o600).open(path)?);
+        self.torn = false;
+        Ok(())
+    }
+
+    fn write(&mut self, path: &PathBuf, line: &[u8]) -> io::Result<()> {
+        self.open(path)?;
         let Some(file) = &mut self.file else {
             return Err(io::ErrorKind::NotFound.into());
         };

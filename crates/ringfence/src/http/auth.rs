@@ -189,14 +189,14 @@ pub(crate) async fn authenticate(
 ) -> Response {
     let offered = take_subprotocol(request.headers_mut());
     let gate = &app.gate;
-    let needs_key = gate.needs_key();
-    if !needs_key && let Err(problem) = check_browser(gate.loopback, &request) {
-        return problem.into_response();
-    }
     let path = request.uri().path();
     let caller = if super::openapi::OPEN.contains(&path.strip_prefix("/v1").unwrap_or(path)) {
         Caller::nobody()
     } else {
+        let needs_key = gate.needs_key();
+        if !needs_key && let Err(problem) = check_browser(gate.loopback, &request) {
+            return problem.into_response();
+        }
         let peer = request.extensions().get::<Peer>().and_then(|peer| peer.0);
         let shown = needs_key.then(|| shown(request.headers(), offered));
         match admit(&app, peer, shown).await {

@@ -1,5 +1,6 @@
 //! `POST /sessions/{session}/exec`: one tool call, answered with a result block.
 
+use super::act;
 use super::events::{self, Last, ServerEvent};
 use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
@@ -202,10 +203,16 @@ pub(crate) async fn exec(
         Tool::TextEditor => {
             let input = EditorCall::parse(&body.input)
                 .map_err(|bad| Problem::at(&["body", "input", bad.field], bad.message, bad.kind))?;
+            if let Some(text) = input.writes() {
+                act::writes(text);
+            }
             let content = match edit(&session, &input, call.asked).await {
                 Ok(content) => content,
                 Err(failure) => infrastructure(&app, &session, tool, failure)?,
             };
+            if content["return_code"] != 0 {
+                act::finished("failed", None);
+            }
             return Ok(Json(call.with(content, None)).into_response());
         }
     };

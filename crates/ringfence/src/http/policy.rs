@@ -68,6 +68,11 @@ fn refused(what: &str, setting: &str) -> Failure {
 
 /// Allowed when it lies, links resolved, in an allowed folder.
 fn folder(policy: &Policy, path: &Path, access: Access) -> Answer<PathBuf> {
+    if !path.is_absolute() {
+        // The server's own folder is nothing to its callers.
+        let message = format!("a path of the host must be absolute: {}", path.display());
+        return Err(Failure::invalid(message).into());
+    }
     let what = format!("to mount {}", path.display());
     let real = path
         .canonicalize()

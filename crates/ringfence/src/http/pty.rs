@@ -60,7 +60,8 @@ pub(crate) struct JoinQuery {
     offset: u64,
 }
 
-/// Joins the terminal of a job, as a WebSocket.
+/// Joins the terminal of a job, as a WebSocket. Its messages are those of
+/// `/sessions/{session}/pty`.
 #[utoipa::path(
     get,
     path = "/sessions/{session}/jobs/{job}/pty",
@@ -129,7 +130,12 @@ impl Default for OpenQuery {
     }
 }
 
-/// Starts a shell in a terminal and joins it, as a WebSocket. The first message names its job.
+/// Starts a shell in a terminal and joins it, as a WebSocket.
+///
+/// Binary messages are what is typed and what is shown, 1 MiB at most. Text messages are JSON:
+/// `{"resize": {"rows": 24, "cols": 80}}` from the client; from here `{"attached": {"job_id",
+/// "offset"}}` first of all, `{"skipped": {"from", "to"}}` where what was shown is no longer
+/// kept, and `{"ended": …}` with how it ended, after which the socket is closed.
 #[utoipa::path(
     get,
     path = "/sessions/{session}/pty",

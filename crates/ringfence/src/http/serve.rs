@@ -11,6 +11,8 @@ use ringfence_core::Failure;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +39,7 @@ impl Listener {
                 .map_err(|e| Failure::io(format!("cannot listen on {address}"), &e)),
             Listen::Unix(path) => {
                 let what = || format!("cannot listen on {}", path.display());
-                // A socket that a killed server left; one that is in use answers.
-                if std::os::unix::net::UnixStream::connect(path).is_err() {
+                if is_left_over(path) {
                     let _ = std::fs::remove_file(path);
                 }
                 UnixListener::bind(path)
@@ -83,6 +84,14 @@ impl Listener {
             Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), Peer(None))),
         }
     }
+}
+
+/// A socket that a killed server left: nobody answers there.
+fn is_left_over(path: &Path) -> bool {
+    let there = std::fs::symlink_metadata(path);
+    there.is_ok_and(|there| there.file_type().is_socket())
+        && std::os::unix::net::UnixStream::connect(path)
+            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Who is at the other end, as far as the network knows; nobody in particular behind a socket in

@@ -173,6 +173,11 @@ impl App {
             description = "the session that has this key already, or events until it is there",
             content((SessionObject = "application/json"), (MakingEvent = "text/event-stream")),
         ),
+        (
+            status = 404,
+            body = ProblemBody,
+            description = "no such image, environment or interpreter, or the session ended meanwhile",
+        ),
         (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "too many sessions"),
     )
@@ -240,16 +245,22 @@ pub(crate) async fn remove(
     Path(id): Path<String>,
 ) -> Answer<StatusCode> {
     caller.may(Scope::Use)?;
-    if let Some(id) = session_id(&caller, &id) {
-        end(&app, &caller, id).await?;
-    }
+    end(&app, &caller, session_id(&caller, &id)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Ends a session that the caller sees.
-pub(crate) async fn end(app: &App, caller: &Caller, id: SessionId) -> Answer<()> {
-    match app.sessions.get(&id).await {
-        // One of somebody else is not there for this caller.
+/// Ends a session, if there is one that the caller sees.
+pub(crate) async fn end(app: &App, caller: &Caller, id: Option<SessionId>) -> Answer<()> {
+    let Some(id) = id else {
+        super::act::found_nothing();
+        return Ok(());
+    };
+    let session = app.sessions.get(&id).await;
+    // One of somebody else is not there for this caller.
+    if !session.as_ref().is_ok_and(|session| caller.sees(session)) {
+        super::act::found_nothing();
+    }
+    match session {
         Ok(session) if !caller.sees(&session) => return Ok(()),
         Err(_) if !caller.sees_all() => return Ok(()),
         _ => {}

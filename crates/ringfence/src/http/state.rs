@@ -66,13 +66,13 @@ impl Caller {
     /// Somebody who may only know that the server lives.
     pub(crate) fn nobody() -> Self {
         let owner = Owner {
-            // No key has this name.
+            // No key has this name, and so no session.
             name: String::new(),
             sessions: Some(0),
             memory: None,
         };
         Self {
-            scope: Scope::Read,
+            scope: Scope::Use,
             owner: Some(owner),
             only: None,
         }
@@ -96,9 +96,10 @@ impl Caller {
         }
     }
 
-    /// Whether no session is hidden from it.
+    /// Whether no session is hidden from it: whoever uses sessions has their own, whoever looks
+    /// after them or only looks sees those of all.
     pub(crate) fn sees_all(&self) -> bool {
-        self.only.is_none() && (self.owner.is_none() || self.scope == Scope::Admin)
+        self.only.is_none() && (self.owner.is_none() || self.scope != Scope::Use)
     }
 
     /// For what goes beyond one session: the key of one is not enough.

@@ -327,8 +327,7 @@ pub(crate) async fn remove(
     check_enabled(&app)?;
     caller.may_beyond(Scope::Use)?;
     let Path(id) = id?;
-    if let Some(id) = session_id(&caller, &format!("key:{}", key(&id)?)) {
-        end(&app, &caller, id).await?;
-    }
+    let id = session_id(&caller, &format!("key:{}", key(&id)?));
+    end(&app, &caller, id).await?;
     Ok(Envelope::new("the sandbox is gone", None))
 }
