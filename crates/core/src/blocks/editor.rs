@@ -107,7 +107,7 @@ fn whole(value: &Value) -> Option<i64> {
 
 impl EditorCall {
     /// The text that it puts into the file.
-    pub fn writes(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match &self.command {
             Command::Create { text } | Command::Insert { text, .. } => Some(text),
             Command::Replace { new, .. } => Some(new),

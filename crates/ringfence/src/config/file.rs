@@ -160,6 +160,11 @@ impl Reader<'_> {
 
 /// The setting or table that an unknown key may stand for.
 fn meant(group: &str, key: &str) -> Option<&'static str> {
+    // As the flag is called.
+    let by_flag = |setting: &&super::Setting| key.replace('_', "-") == setting.flag;
+    if let Some(setting) = super::SETTINGS.iter().find(by_flag) {
+        return Some(setting.key);
+    }
     let keys = || super::SETTINGS.iter().map(|setting| setting.key);
     let name = name_of(key);
     let here = || settings_of(group).map(|setting| setting.key);
@@ -169,11 +174,6 @@ fn meant(group: &str, key: &str) -> Option<&'static str> {
         .chain(tables.filter(|_| group.is_empty()));
     if let Some(near) = nearest(name, names) {
         return here().find(|key| name_of(key) == near).or(Some(near));
-    }
-    // As the flag is called.
-    let by_flag = |setting: &&super::Setting| key.replace('_', "-") == setting.flag;
-    if let Some(setting) = super::SETTINGS.iter().find(by_flag) {
-        return Some(setting.key);
     }
     // The right name in the wrong table is a slip too, where one table alone has it.
     let mut same = keys().filter(|known| name_of(known) == name);

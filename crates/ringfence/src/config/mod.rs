@@ -35,6 +35,9 @@ use std::time::Duration;
 /// What all names of ours in the environment start with.
 const OURS: &str = "RINGFENCE_";
 
+/// With this those of the otari contract.
+const CONTRACT: &str = "SANDBOX_";
+
 /// The configuration, and how it came about.
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
@@ -112,24 +115,28 @@ fn settings_of(group: &str) -> impl Iterator<Item = &'static Setting> {
         .filter(move |setting| setting.group == group)
 }
 
-/// Names that start like ours and are none. A later version may know them, so they are no failure.
+/// Names that start like ours, or nearly are one of the contract, and are none. A later version
+/// may know them, so they are no failure.
 fn unknown_names(environment: &Environment) -> Vec<String> {
     let ours: Vec<String> = SETTINGS.iter().map(Setting::env).collect();
-    let known = || {
-        let others = settings::ALL.iter().map(|variable| variable.name);
-        ours.iter().map(String::as_str).chain(others)
+    let aliases = SETTINGS.iter().filter_map(|setting| setting.alias.as_ref());
+    let known: Vec<&str> = (settings::ALL.iter().map(|variable| variable.name))
+        .chain(ours.iter().map(String::as_str))
+        .chain(aliases.map(|alias| alias.name))
+        .collect();
+    let unknown = |name: &str| {
+        let prefix = [OURS, CONTRACT].into_iter().find(|p| name.starts_with(p))?;
+        if known.contains(&name) {
+            return None;
+        }
+        // What all of them start with says nothing about which was meant.
+        let ends = known.iter().filter_map(|known| known.strip_prefix(prefix));
+        let unknown = format!("the environment variable {name} means nothing");
+        match nearest(name.strip_prefix(prefix)?, ends) {
+            Some(meant) => Some(format!("{unknown}: did you mean {prefix}{meant}?")),
+            // Others have such names too.
+            None => (prefix == OURS).then_some(unknown),
+        }
     };
-    environment
-        .names()
-        .filter(|name| name.starts_with(OURS) && !known().any(|known| known == *name))
-        .map(|name| {
-            // What all of them start with says nothing about which was meant.
-            let ends = known().filter_map(|known| known.strip_prefix(OURS));
-            let unknown = format!("the environment variable {name} means nothing");
-            match nearest(name.strip_prefix(OURS).unwrap_or(name), ends) {
-                Some(meant) => format!("{unknown}: did you mean {OURS}{meant}?"),
-                None => unknown,
-            }
-        })
-        .collect()
+    environment.names().filter_map(unknown).collect()
 }

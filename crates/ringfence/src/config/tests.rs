@@ -425,6 +425,9 @@ fn unknown_names_of_ours_are_told() {
         ("RINGFENCE_SESSION_MAX", "1"),
         ("RINGFENCE_ELSE", "1"),
         ("RINGFENCE_CACHE_DIR", "/x"),
+        ("SANDBOX_RUNNER_MEMORY", "1"),
+        ("SANDBOX_RUNNER_NOFILE", "64"),
+        ("SANDBOX_OF_SOMEBODY_ELSE", "1"),
         ("PATH", "/bin"),
     ];
     let warnings = load(&[], &env, "").unwrap().warnings;
@@ -434,6 +437,8 @@ fn unknown_names_of_ours_are_told() {
             "the environment variable RINGFENCE_ELSE means nothing",
             "the environment variable RINGFENCE_SESSION_MAX means nothing: did you mean \
              RINGFENCE_SESSIONS_MAX?",
+            "the environment variable SANDBOX_RUNNER_MEMORY means nothing: did you mean \
+             SANDBOX_RUNNER_MEMORY_MB?",
         ]
     );
 }

@@ -203,7 +203,7 @@ pub(crate) async fn exec(
         Tool::TextEditor => {
             let input = EditorCall::parse(&body.input)
                 .map_err(|bad| Problem::at(&["body", "input", bad.field], bad.message, bad.kind))?;
-            if let Some(text) = input.writes() {
+            if let Some(text) = input.text() {
                 act::writes(text);
             }
             let content = match edit(&session, &input, call.asked).await {
