@@ -127,11 +127,11 @@ async fn a_shell_in_a_terminal() -> Outcome {
     assert!(second.text().contains("30 100"));
     second.send("echo from-$((1+1))\n").await?;
     screen.until("from-2").await?;
-    // Ctrl-C reaches what runs.
-    // Not a shell's own wait: the moment before it is one forgets it.
+    // Ctrl-C reaches what runs. A shell forgets one that comes before it waits for a command, so
+    // it is for one that says when it runs.
     let wait = "python3 -c 'print(3*7*2, flush=True); import time; time.sleep(600)'\n";
     screen.send(wait).await?;
-    screen.until("\n42").await?;
+    screen.until("42\r\n").await?;
     screen.send("\u{3}").await?;
     screen.send("exit 7\n").await?;
     for screen in [&mut screen, &mut second] {
