@@ -1,7 +1,7 @@
 //! Events: their form, resumption, and what becomes of a job that nobody reads.
 
 use ringfence_http_tests::events::{Gathered, Got, Sse, bytes};
-use ringfence_http_tests::{Outcome, Server};
+use ringfence_http_tests::{Outcome, Server, bearer};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -388,6 +388,63 @@ async fn the_loss_of_the_server_cancels_nothing() -> Outcome {
     assert_eq!(
         (&end["return_code"], &end["certificate"]),
         (&json!(0), &Value::Null)
+    );
+    Ok(())
+}
+
+/// Reads a job's events with a key until it has said something, and goes away.
+async fn glance(server: &Server, key: &str, path: &str, start: Option<&Value>) -> Outcome {
+    let client = bearer(key)?;
+    let url = format!("{}{path}", server.url);
+    let request = match start {
+        Some(body) => client.post(url).json(body),
+        None => client.get(url),
+    };
+    let mut answer = request.header("accept", "text/event-stream").send().await?;
+    assert_eq!(answer.status(), 200);
+    let mut seen = String::new();
+    while !seen.contains("event: stdout") {
+        let more = answer.chunk().await?.ok_or("no output")?;
+        seen += &String::from_utf8_lossy(&more);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_may_only_look_decides_nothing() -> Outcome {
+    let args = ["--reader-grace", "0s"];
+    let (mut server, key) = Server::start_with_key(&args)?;
+    let looker = ringfence_http_tests::key(&server.state, "looker", &["--scope", "read"])?;
+    let id = server.session().await?;
+    let path = format!("/sessions/{id}/jobs");
+    // A job that lost its reader with the server, which cancels nothing.
+    let mut stream = bearer(&key)?
+        .post(format!("{}{path}", server.url))
+        .header("accept", "text/event-stream")
+        .json(&json!({"command": UNTIL_GO, "id": "job"}))
+        .send()
+        .await?;
+    assert!(stream.chunk().await?.is_some());
+    server.kill()?;
+    let state_dir = server.state.clone();
+    let mut server = Server::start_on(&state_dir, &args, &[])?;
+    server.http = bearer(&key)?;
+    let events = format!("{path}/job/events");
+    glance(&server, &looker, &events, None).await?;
+    // Meanwhile the grace of another one passes.
+    let control = json!({"command": UNTIL_GO, "id": "control"});
+    glance(&server, &key, &path, Some(&control)).await?;
+    let cancelled = json!("cancelled");
+    assert_eq!(
+        ended(&server, &id, "control").await?["certificate"]["cause"],
+        cancelled
+    );
+    assert_eq!(state(&server, &id, "job").await?, "running");
+    // Somebody else who comes and goes decides it.
+    glance(&server, &key, &events, None).await?;
+    assert_eq!(
+        ended(&server, &id, "job").await?["certificate"]["cause"],
+        cancelled
     );
     Ok(())
 }

@@ -127,7 +127,7 @@ pub(crate) async fn start(
         return Err(broken(app, session, failure));
     }
     let act = act::later();
-    stream_job(app, session, job, at, reader, last, act).await
+    stream_job(app, session, job, at, Some(reader), last, act).await
 }
 
 /// Streams a job that runs, or has ended.
@@ -136,7 +136,7 @@ pub(crate) async fn stream_job(
     session: &Arc<Session>,
     job: String,
     at: OutputQuery,
-    reader: Reader,
+    reader: Option<Reader>,
     last: Last,
     act: Option<Arc<Act>>,
 ) -> Answer<Response> {
@@ -148,7 +148,7 @@ pub(crate) async fn stream_job(
         events: None,
         moved: false,
         ready: VecDeque::new(),
-        reader: Some(reader),
+        reader,
         last: Some(last),
         over: false,
         act,

@@ -37,7 +37,9 @@ pub(super) async fn place(
         let shown: String = job.chars().take(64).collect();
         return Err(Failure::new(Code::NotFound, format!("no such job: {shown}")).into());
     }
-    app.touch(&session, job);
+    if caller.scope > Scope::Read {
+        app.touch(&session, job);
+    }
     Ok(session)
 }
 
@@ -122,7 +124,7 @@ pub(crate) async fn follow(
     let at = events::position(&headers, query.after.as_deref())?;
     let session = place(&app, &caller, &path, Scope::Read).await?;
     // Until the job says that it is one to be cancelled.
-    let reader = Reader::new(&app, &session, &path.1, Unread::Leave);
+    let reader = Reader::joining(&app, &caller, &session, &path.1, Unread::Leave);
     events::stream_job(&app, &session, path.1, at, reader, Last::Job, None).await
 }
 
@@ -166,7 +168,8 @@ pub(crate) async fn wait(
         return Ok(Json(JobObject::of(now)));
     }
     let _use = session.begin();
-    let reader = Reader::new(&app, &session, &job, Unread::of(now.detached));
+    let unread = Unread::of(now.detached);
+    let reader = Reader::joining(&app, &caller, &session, &job, unread);
     let query = WaitQuery {
         timeout_ms: Some((seconds * 1000.0) as u64),
     };
@@ -174,7 +177,9 @@ pub(crate) async fn wait(
     let now = waited
         .await
         .map_err(|failure| broken(&app, &session, failure))?;
-    if now.state != JobState::Running {
+    if let Some(reader) = reader
+        && now.state != JobState::Running
+    {
         reader.finish();
     }
     Ok(Json(JobObject::of(now)))

@@ -2,7 +2,7 @@
 //! guest knows of one that came by another server; the loss of this server, which only forgets who
 //! read, never does that.
 
-use super::state::App;
+use super::state::{App, Caller, Scope};
 use ringfence_core::proto::JobState;
 use ringfence_core::{Code, Failure, Session, SessionId};
 use std::collections::HashMap;
@@ -85,6 +85,18 @@ impl Reader {
             job: job.to_owned(),
             unread,
         }
+    }
+
+    /// Somebody who joins a job that runs. Whoever may only look decides nothing about it, neither
+    /// by coming nor by going, and is none.
+    pub(crate) fn joining(
+        app: &App,
+        caller: &Caller,
+        session: &Arc<Session>,
+        job: &str,
+        unread: Unread,
+    ) -> Option<Self> {
+        (caller.scope > Scope::Read).then(|| Self::new(app, session, job, unread))
     }
 
     pub(crate) fn set_unread(&mut self, unread: Unread) {
