@@ -32,8 +32,7 @@ def look_for_c():
 def remember(linecache):
     # Lets tracebacks and inspect.getsource see the cells.
     for name in [n for n in sources if n not in linecache.cache]:
-        text = sources[name]
-        linecache.cache[name] = len(text), None, text.splitlines(True), name
+        linecache.cache[name] = entry(name)
 
 
 def watch(name, path):

@@ -67,6 +67,13 @@ def restore():
     _signal.pthread_sigmask(1, SIGNALS)
 
 
+def entry(name):
+    # As linecache makes it: the last line ends too.
+    text = sources[name]
+    text += "" if text[-1:] == "\n" else "\n"
+    return len(text), None, text.splitlines(True), name
+
+
 def cell(source):
     global future
     if pending:
@@ -76,7 +83,7 @@ def cell(source):
     if len(sources) > 4096:
         del sources[next(iter(sources))]
     if "linecache" in modules:
-        modules["linecache"].cache[name] = len(source), None, source.splitlines(True), name
+        modules["linecache"].cache[name] = entry(name)
     tree = compile(source, name, "exec", 0x400 | AWAIT | future, True)
     body, value = tree.body, None
     if body and type(body[-1]).__name__ == "Expr":

@@ -54,6 +54,8 @@ fn parse_kills(bytes: &[u8]) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
     Timeout(Duration),
+    /// All that it started used more seconds of processor time than this.
+    Cpu(u64),
     Cancelled,
     /// The supervisor was killed, by the command or by somebody else.
     SupervisorLost,
@@ -99,6 +101,21 @@ pub(crate) fn of_command(facts: &Facts<'_>) -> Option<Certificate> {
                         seconds(limit)
                     ),
                     "give it a longer timeout, split the work, or run it in the background",
+                )
+            });
+        }
+        Some(Stopped::Cpu(limit)) => {
+            return Some(Certificate {
+                limit: Some(seconds(Duration::from_secs(limit))),
+                reached: Some(seconds(facts.cpu)),
+                signal,
+                ..command(
+                    Cause::Cpu,
+                    format!(
+                        "the command used its {limit} s of processor time and was killed with \
+                         everything it had started"
+                    ),
+                    "make it cheaper, split the work, or ask for more processor time",
                 )
             });
         }

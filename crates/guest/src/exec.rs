@@ -20,8 +20,8 @@ use std::io::Write as _;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::sync::oneshot;
 
@@ -29,6 +29,8 @@ use tokio::sync::oneshot;
 const LINGER: Duration = Duration::from_millis(100);
 /// Most bytes of the folder that a shell says it ended in.
 const CWD_LIMIT: usize = 4096;
+/// The shortest time between two looks at what a command has used.
+const CPU_LOOK: Duration = Duration::from_millis(50);
 /// What the system takes as one argument, its final NUL included.
 const ARGUMENT_LIMIT: usize = 128 << 10;
 
@@ -331,13 +333,7 @@ async fn drive(
     mut terms: Terms,
     started: oneshot::Sender<Result<(), Failure>>,
 ) {
-    let deadline = async {
-        match terms.timeout {
-            Some(timeout) => tokio::time::sleep_until((job.started + timeout).into()).await,
-            None => std::future::pending().await,
-        }
-    };
-    let mut deadline = pin!(deadline);
+    let mut deadline = pin!(sleep_until(terms.timeout.map(|time| job.started + time)));
     let mut cancelled = pin!(job.cancelled());
     let mut stopped = None;
 
@@ -371,6 +367,8 @@ async fn drive(
             return;
         }
     };
+    // A terminal is a place for many commands, each of which has its own time.
+    let cpu = terms.limits.cpu_seconds.filter(|_| !ends.terminal);
     let terminal = ends.terminal.then(|| Arc::clone(&ends.stdout));
     job.running(pid, Arc::clone(&supervisor), terminal);
     let _ = started.send(Ok(()));
@@ -397,6 +395,9 @@ async fn drive(
         }
     });
     let mut fed = false;
+    // One process that uses it up is told so by a signal, and has a second to leave.
+    let most = cpu.map(|limit| Duration::from_secs(limit.saturating_add(1)));
+    let mut look = most.map(|most| Instant::now() + soonest(most));
     let mut ended = loop {
         if stopped.is_some() {
             break None;
@@ -418,6 +419,15 @@ async fn drive(
             () = &mut cancelled => {
                 stopped = Some(Stopped::Cancelled);
                 break None;
+            }
+            () = sleep_until(look), if look.is_some() => {
+                let used = supervisor.cpu();
+                let left = most.map(|most| most.saturating_sub(used));
+                if left == Some(Duration::ZERO) {
+                    stopped = cpu.map(Stopped::Cpu);
+                    break None;
+                }
+                look = left.map(|left| Instant::now() + soonest(left));
             }
         }
     };
@@ -477,6 +487,24 @@ async fn drive(
                 }
             }
         }
+    }
+}
+
+/// How soon so much processor time can have been used, on all processors; at least a moment.
+fn soonest(time: Duration) -> Duration {
+    static PROCESSORS: OnceLock<u32> = OnceLock::new();
+    let processors = PROCESSORS.get_or_init(|| {
+        let all = std::thread::available_parallelism();
+        all.map_or(1, |all| all.get().try_into().unwrap_or(u32::MAX))
+    });
+    (time / *processors).max(CPU_LOOK)
+}
+
+/// Waits until then; without a time for ever.
+pub(crate) async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }
 

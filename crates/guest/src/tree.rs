@@ -164,6 +164,13 @@ impl Supervisor {
         Table::read().below(self.pid, |_| false)
     }
 
+    /// Processor time of all that is and was below it, as far as it was waited for or lives.
+    pub(crate) fn cpu(&self) -> Duration {
+        let all = self.descendants().into_iter().chain([self.pid]);
+        let stats = all.filter_map(|pid| std::fs::read(format!("/proc/{pid}/stat")).ok());
+        stats.filter_map(|stat| cpu_of(&stat)).sum()
+    }
+
     /// Sends a signal to every process below the supervisor; answers with how many there were.
     pub(crate) fn signal_all(&self, signal: Signal) -> usize {
         let all = self.descendants();
@@ -278,11 +285,27 @@ impl Table {
     }
 }
 
-/// Parent and whether it lives, of `/proc/PID/stat`, whose second field may hold anything.
-fn parse_stat(stat: &[u8]) -> Option<(i32, bool)> {
+/// Processor time of a process, with the children that it waited for, of its `/proc/PID/stat`.
+pub(crate) fn cpu_of(stat: &[u8]) -> Option<Duration> {
+    let ticks: u64 = fields(stat)?
+        .skip(11)
+        .take(4)
+        .filter_map(|t| t.parse::<u64>().ok())
+        .sum();
+    let second = rustix::param::clock_ticks_per_second() as f64;
+    Some(Duration::from_secs_f64(ticks as f64 / second))
+}
+
+/// What comes after the second field of `/proc/PID/stat`, which may hold anything.
+fn fields(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
     let end = stat.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
+    Some(rest.split_ascii_whitespace())
+}
+
+/// Parent and whether it lives, of `/proc/PID/stat`.
+fn parse_stat(stat: &[u8]) -> Option<(i32, bool)> {
+    let mut fields = fields(stat)?;
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     Some((parent, !matches!(state, "Z" | "X" | "x")))

@@ -409,6 +409,13 @@ async fn signals_and_limits_have_certificates() {
             Cause::Cpu,
             Exit::Signal(24),
         ),
+        // Each of them stays below it, all together don't.
+        (
+            "while :; do timeout 0.6 sh -c 'while :; do :; done'; done",
+            json!({"cpu_seconds": 1}),
+            Cause::Cpu,
+            Exit::Signal(9),
+        ),
     ] {
         let result = client
             .exec(json!({"command": {"shell": text}, "limits": limits}))

@@ -96,11 +96,9 @@ async fn another_server_finds_variables_files_and_terms() -> Outcome {
     let first = Sessions::new(Arc::clone(&backend), quotas());
     let (session, _) = first.create(new()).await?;
     run(&session, "x = 41; open('f', 'w').write('kept')").await?;
-    let terms = Terms {
-        idle_timeout: 5.0,
-        ..session.terms()
-    };
-    session.set_terms(terms).await?;
+    session
+        .change_terms(|terms| terms.idle_timeout = 5.0)
+        .await?;
     session.set_note("who", "me".to_owned()).await?;
     let id = session.id.clone();
     drop((session, first));
@@ -110,7 +108,7 @@ async fn another_server_finds_variables_files_and_terms() -> Outcome {
         run(&session, "print(x + 1, open('f').read())").await?,
         "42 kept\n"
     );
-    assert_eq!(session.terms(), terms);
+    assert_eq!(session.terms().idle_timeout, 5.0);
     assert_eq!(session.note("who").as_deref(), Some("me"));
     Ok(())
 }
@@ -266,11 +264,9 @@ async fn a_session_is_asked_again_when_it_may_be_idle_and_not_before() -> Outcom
     }
     assert_eq!(counted.dials.load(Ordering::Relaxed) - before, 1);
     // What another server sets holds at the next look.
-    let terms = Terms {
-        idle_timeout: 0.0,
-        ..session.terms()
-    };
-    session.set_terms(terms).await?;
+    session
+        .change_terms(|terms| terms.idle_timeout = 0.0)
+        .await?;
     let expected = [(session.id.clone(), Reaped::Idle)];
     assert_eq!(second.reap().await?, expected);
     Ok(())

@@ -119,3 +119,36 @@ async fn sessions_that_come_and_go_count_once() -> Outcome {
     assert_eq!((status, &refused["code"]), (503, &json!("full")), "{id}");
     Ok(())
 }
+
+#[tokio::test]
+async fn changes_at_the_same_time_are_all_kept() -> Outcome {
+    let one = Server::start(&[])?;
+    let two = Server::start_on(&one.state, &[], &[])?;
+    let id = one.session().await?;
+    let path = format!("/sessions/{id}");
+    assert_eq!(two.get(&path).await?.0, 200);
+    // One server at once, then two that know nothing of each other.
+    for (first, second, at_once) in [(&one, &one, true), (&one, &two, false)] {
+        for n in 0..10 {
+            let (idle, life) = (100 + n, 1000 + n);
+            let (idle_body, life_body) = (
+                json!({"idle_timeout_seconds": idle}),
+                json!({"max_lifetime_seconds": life}),
+            );
+            let set_idle = first.ask("PATCH", &path, Some(&idle_body));
+            let set_life = second.ask("PATCH", &path, Some(&life_body));
+            let last = if at_once {
+                tokio::try_join!(set_idle, set_life)?;
+                first.get(&path).await?.1
+            } else {
+                set_idle.await?;
+                set_life.await?.1
+            };
+            assert_eq!(
+                (&last["idle_timeout_seconds"], &last["max_lifetime_seconds"]),
+                (&json!(f64::from(idle)), &json!(f64::from(life)))
+            );
+        }
+    }
+    Ok(())
+}

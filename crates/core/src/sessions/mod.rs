@@ -40,6 +40,9 @@ const PAUSE: RangeInclusive<u64> = 25..=75;
 /// Longer than any look at what there is takes.
 const LONGEST_LOOK: Duration = Duration::from_secs(600);
 
+/// How long what was listed is new enough to refuse somebody.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// The kernel that calls run in when they name none.
 pub const MAIN: &str = "main";
 
@@ -70,6 +73,8 @@ pub struct Sessions {
     live: Mutex<HashMap<SessionId, Arc<Session>>>,
     /// When those that were removed here went off the list; locked after it.
     gone: Mutex<HashMap<SessionId, Instant>>,
+    /// When the engine was last asked for all that there is.
+    looked: Mutex<Option<Instant>>,
     making: Arc<Making>,
     /// Those who want the same key wait for each other here.
     keys: Mutex<HashMap<SessionId, Weak<tokio::sync::Mutex<()>>>>,
@@ -86,6 +91,7 @@ impl Sessions {
             quotas,
             live: Mutex::default(),
             gone: Mutex::default(),
+            looked: Mutex::default(),
             making: Arc::default(),
             keys: Mutex::default(),
         })
@@ -194,8 +200,23 @@ impl Sessions {
             terms: new.terms,
         };
         label.write(&mut plan)?;
-        let _room = self.room_for(Some(&id), new.owner.as_ref(), plan.limits.memory)?;
-        let info = self.backend.create(&plan).await?;
+        let room = || self.room_for(Some(&id), new.owner.as_ref(), plan.limits.memory);
+        let _room = match room() {
+            // Another server may have removed some of those that are in the way.
+            Err(failure) if self.may_look() => {
+                self.list().await.map_err(|_| failure)?;
+                room()?
+            }
+            room => room?,
+        };
+        let begun = Instant::now();
+        let info = match self.backend.create(&plan).await {
+            Err(failure) if self.was_removed(&id, begun) => {
+                let message = format!("session {id} was removed while it was made");
+                return Err(Failure::new(Code::AlreadyExists, message).detail(failure));
+            }
+            made => made?,
+        };
         let session = Session::of(info, &self.backend)
             .ok_or_else(|| Failure::new(Code::Internal, "a session was made and not known"))?;
         let started = async {
@@ -253,6 +274,12 @@ impl Sessions {
         }
     }
 
+    /// One that is on its way out.
+    pub fn leaving(&self, id: &SessionId) -> Option<Arc<Session>> {
+        let live = locked(&self.live);
+        live.get(id).filter(|session| session.is_closing()).cloned()
+    }
+
     /// Asks the engine.
     async fn find(&self, id: &SessionId) -> Result<Option<SandboxInfo>, Failure> {
         match self.backend.find(&id.sandbox()).await {
@@ -268,15 +295,18 @@ impl Sessions {
     /// removed since.
     fn adopt(&self, session: Arc<Session>, begun: Instant) -> Option<Arc<Session>> {
         let mut live = locked(&self.live);
-        if locked(&self.gone)
-            .get(&session.id)
-            .is_some_and(|at| *at >= begun)
-        {
+        if self.was_removed(&session.id, begun) {
             return None;
         }
         Some(Arc::clone(
             live.entry(session.id.clone()).or_insert(session),
         ))
+    }
+
+    /// Whether somebody here removed it since then.
+    fn was_removed(&self, id: &SessionId, begun: Instant) -> bool {
+        let gone = locked(&self.gone);
+        gone.get(id).is_some_and(|at| *at >= begun)
     }
 
     /// Takes a session that was removed off the list, and nobody who looked before puts it there
@@ -301,11 +331,17 @@ impl Sessions {
         there
     }
 
+    /// Whether nobody has listed all for a moment: a crowd that is refused must not do it each time.
+    fn may_look(&self) -> bool {
+        locked(&self.looked).is_none_or(|at| at.elapsed() > LOOK_AGAIN)
+    }
+
     /// Every session there is, whoever made it, by id.
     pub async fn list(&self) -> Result<Vec<Arc<Session>>, Failure> {
         let mut all = Vec::new();
         let mut known = HashSet::new();
         let begun = Instant::now();
+        *locked(&self.looked) = Some(begun);
         for info in self.backend.list().await? {
             let Some(id) = SessionId::of_sandbox(info.id()) else {
                 continue;
@@ -326,9 +362,13 @@ impl Sessions {
                     }
                     Some(session)
                 }
-                None if info.state == SandboxState::Dead => Session::of(info, &self.backend),
                 None => {
-                    Session::of(info, &self.backend).and_then(|session| self.adopt(session, begun))
+                    let dead = info.state == SandboxState::Dead;
+                    match Session::of(info, &self.backend) {
+                        // It is about to be buried.
+                        Some(session) if dead && !session.is_durable() => Some(session),
+                        session => session.and_then(|session| self.adopt(session, begun)),
+                    }
                 }
             };
             if let Some(session) = session {
@@ -363,7 +403,7 @@ impl Sessions {
         let destroyed = self.backend.destroy(&id.sandbox()).await;
         // One that did not go is found again, and is tried again.
         let listed = locked(&self.live).contains_key(id);
-        if listed {
+        if listed || self.making.has(id) {
             self.strike(id);
         }
         destroyed

@@ -39,6 +39,14 @@ struct Made {
     memory: Size,
 }
 
+impl Making {
+    /// Whether this session is being made.
+    pub(super) fn has(&self, id: &SessionId) -> bool {
+        let now = locked(&self.now);
+        now.iter().any(|made| made.session.as_ref() == Some(id))
+    }
+}
+
 /// Room for one sandbox, until this is dropped.
 pub struct Room {
     making: Arc<Making>,

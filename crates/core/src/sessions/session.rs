@@ -206,23 +206,38 @@ impl Session {
 
     /// Notes something where every server finds it.
     pub async fn set_note(&self, name: &str, value: String) -> Result<(), Failure> {
+        self.noted(name, || Ok(value)).await
+    }
+
+    /// Changes its terms, as they are by now, whoever set them.
+    pub async fn change_terms(&self, change: impl FnOnce(&mut Terms)) -> Result<(), Failure> {
+        let mut terms = self.terms();
+        let changed = || {
+            terms = self.terms();
+            change(&mut terms);
+            serde_json::to_string(&terms)
+                .map_err(|e| Failure::new(Code::Internal, "cannot note the timeouts").detail(e))
+        };
+        self.noted(TERMS, changed).await?;
+        self.lock().terms = terms;
+        Ok(())
+    }
+
+    /// Notes something that may depend on what others noted before.
+    async fn noted(
+        &self,
+        name: &str,
+        value: impl FnOnce() -> Result<String, Failure>,
+    ) -> Result<(), Failure> {
         let _one = self.noting.lock().await;
         let found = self.backend.find(&self.plan.id).await?;
         let Some(info) = found.filter(|info| self.is_in(info)) else {
             return Err(self.gone());
         };
-        self.backend.annotate(&self.plan.id, name, &value).await?;
-        // Another server may have noted something else.
         self.refresh(&info);
+        let value = value()?;
+        self.backend.annotate(&self.plan.id, name, &value).await?;
         self.lock().notes.insert(name.to_owned(), value);
-        Ok(())
-    }
-
-    pub async fn set_terms(&self, terms: Terms) -> Result<(), Failure> {
-        let text = serde_json::to_string(&terms)
-            .map_err(|e| Failure::new(Code::Internal, "cannot note the timeouts").detail(e))?;
-        self.set_note(TERMS, text).await?;
-        self.lock().terms = terms;
         Ok(())
     }
 

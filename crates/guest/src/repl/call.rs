@@ -4,6 +4,7 @@ use super::Kernel;
 use super::certificate::{self, Facts, Stop, Wrong};
 use super::channel::{self, Done, Frame};
 use super::process::{NotStarted, Process};
+use crate::exec::sleep_until;
 use crate::files::Before;
 use crate::jobs::{Job, Stream};
 use crate::server::Guest;
@@ -429,12 +430,5 @@ impl<'a> Talk<'a> {
         }
         self.results = (count, total);
         self.job.push_rich(rich);
-    }
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }

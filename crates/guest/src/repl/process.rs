@@ -10,7 +10,7 @@ use crate::input;
 use crate::launch::{self, DEFAULT_PATH, Ended, Report, Spawn};
 use crate::server::Guest;
 use crate::spawn::{self, Turns};
-use crate::tree::Supervisor;
+use crate::tree::{Supervisor, cpu_of};
 use ringfence_proto::{Code, Failure, KernelRequest, Stdin};
 use rustix::process::{Pid, Signal};
 use std::fs::File;
@@ -309,18 +309,7 @@ impl Process {
     pub(crate) fn cpu(&self) -> Option<Duration> {
         let mut bytes = [0; 1024];
         let count = self.stat.as_ref()?.read_at(&mut bytes, 0).ok()?;
-        let stat = &bytes[..count];
-        let end = stat.iter().rposition(|b| *b == b')')?;
-        let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-        let ticks: u64 = rest
-            .split_ascii_whitespace()
-            .skip(11)
-            .take(4)
-            .filter_map(|t| t.parse::<u64>().ok())
-            .sum();
-        Some(Duration::from_secs_f64(
-            ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
-        ))
+        cpu_of(&bytes[..count])
     }
 
     /// Peak resident bytes so far.

@@ -427,3 +427,21 @@ async fn figures_tables_and_pictures_are_results() {
         assert!(is_png(&result.results[0]), "{mode}");
     }
 }
+
+#[tokio::test]
+async fn tracebacks_point_at_what_failed() {
+    let guest = Guest::start().await;
+    let client = guest.connect().await;
+    // With the end of the last line and without, before linecache is there and after.
+    let mut seen = Vec::new();
+    for code in ["1/0", "1/0\n", "1/0", "x = 1\n1/0"] {
+        let text = err(&run(&client, code).await);
+        let mut lines = text.lines().skip_while(|line| line.trim() != "1/0");
+        lines.next().unwrap();
+        seen.push(lines.next().unwrap().to_owned());
+    }
+    // Before 3.11 nothing points.
+    if !seen[0].starts_with("ZeroDivisionError") {
+        assert_eq!(seen, ["    ~^~"; 4]);
+    }
+}

@@ -123,8 +123,9 @@ pub(crate) async fn follow(
 ) -> Answer<Response> {
     let at = events::position(&headers, query.after.as_deref())?;
     let session = place(&app, &caller, &path, Scope::Read).await?;
-    // Until the job says that it is one to be cancelled.
-    let reader = Reader::joining(&app, &caller, &session, &path.1, Unread::Leave);
+    // Before anybody counts on this reader: one that goes at once is one that has gone.
+    let unread = Unread::of(info(&app, &session, &path.1).await?.detached);
+    let reader = Reader::joining(&app, &caller, &session, &path.1, unread);
     events::stream_job(&app, &session, path.1, at, reader, Last::Job, None).await
 }
 

@@ -290,7 +290,11 @@ impl Terminal {
             Err(failure) => Over::Failed(failure),
         };
         let farewell = match over {
-            Over::Left => return,
+            Over::Left => {
+                // Whoever said that they go is told that they were heard.
+                let _ = tokio::time::timeout(FAREWELL, sink.close()).await;
+                return;
+            }
             Over::Wrong(farewell) => farewell,
             Over::Ended(end) => {
                 reader.finish();

@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 use ringfence_core::proto::KernelRequest;
 use ringfence_core::sessions::{Found, NewSession, OnIdle, Terms};
 use ringfence_core::spec::{SandboxSpec, Workspace};
-use ringfence_core::{Enforced, Failure, Session, SessionId};
+use ringfence_core::{Code, Enforced, Failure, Session, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -255,23 +255,24 @@ pub(crate) async fn end(app: &App, caller: &Caller, id: Option<SessionId>) -> An
         super::act::found_nothing();
         return Ok(());
     };
-    let session = app.sessions.get(&id).await;
+    let session = match app.sessions.get(&id).await {
+        Ok(session) => Some(session),
+        // One that is on its way out is waited for.
+        Err(failure) if failure.code == Code::NotFound => app.sessions.leaving(&id),
+        Err(failure) => return Err(failure.into()),
+    };
     // One of somebody else is not there for this caller.
-    if !session.as_ref().is_ok_and(|session| caller.sees(session)) {
+    if !session.is_some_and(|session| caller.sees(&session)) {
         super::act::found_nothing();
-    }
-    match session {
-        Ok(session) if !caller.sees(&session) => return Ok(()),
-        Err(_) if !caller.sees_all() => return Ok(()),
-        _ => {}
+        if !caller.sees_all() {
+            return Ok(());
+        }
     }
     // The caller may go away; the session goes all the same.
     let sessions = Arc::clone(&app.sessions);
     tokio::spawn(async move { sessions.remove(&id).await })
         .await
-        .map_err(|e| {
-            Failure::new(ringfence_core::Code::Internal, "the end broke off").detail(e)
-        })??;
+        .map_err(|e| Failure::new(Code::Internal, "the end broke off").detail(e))??;
     Ok(())
 }
 
@@ -302,15 +303,19 @@ pub(crate) async fn change(
     Body(body): Body<Change>,
 ) -> Answer<Json<SessionObject>> {
     let session = app.known(&caller, &id, Scope::Use).await?;
-    let now = session.terms();
-    let (idle, life) = (body.idle_timeout_seconds, body.max_lifetime_seconds);
-    let terms = Terms {
-        idle_timeout: seconds(&app, "idle_timeout_seconds", idle, now.idle_timeout)?,
-        max_lifetime: seconds(&app, "max_lifetime_seconds", life, now.max_lifetime)?,
-        on_idle: body.on_idle.unwrap_or(now.on_idle),
+    let checked = |name, asked: Option<f64>| match asked {
+        Some(_) => seconds(&app, name, asked, 0.0).map(Some),
+        None => Ok(None),
+    };
+    let idle = checked("idle_timeout_seconds", body.idle_timeout_seconds)?;
+    let life = checked("max_lifetime_seconds", body.max_lifetime_seconds)?;
+    let change = |terms: &mut Terms| {
+        terms.idle_timeout = idle.unwrap_or(terms.idle_timeout);
+        terms.max_lifetime = life.unwrap_or(terms.max_lifetime);
+        terms.on_idle = body.on_idle.unwrap_or(terms.on_idle);
     };
     session
-        .set_terms(terms)
+        .change_terms(change)
         .await
         .map_err(|failure| app.lost(&session, failure))?;
     Ok(Json(SessionObject::of(&session).await))

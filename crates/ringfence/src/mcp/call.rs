@@ -90,7 +90,7 @@ impl Server {
         })
     }
 
-    fn lost(&self, session: &Arc<Session>, failure: Failure) -> Failure {
+    pub(super) fn lost(&self, session: &Arc<Session>, failure: Failure) -> Failure {
         self.app.lost(session, failure).failure().clone()
     }
 }

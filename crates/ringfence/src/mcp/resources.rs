@@ -76,7 +76,8 @@ impl Server {
             depth: Some(LEVELS),
             ..PathQuery::new(".")
         };
-        let list: ListResult = session.guest().await?.get("/files/list", &query).await?;
+        let list = async { session.guest().await?.get("/files/list", &query).await };
+        let list: ListResult = list.await.map_err(|failure| self.lost(&session, failure))?;
         let files = list.entries.iter().filter(|entry| {
             let hidden = entry.path.split('/').any(|part| part.starts_with('.'));
             entry.kind == FileKind::File && !hidden
@@ -105,7 +106,10 @@ impl Server {
             length: Some(READ + 1),
             ..ReadQuery::new(&path)
         };
-        let bytes = session.guest().await?.read(&query).await?;
+        let bytes = async { session.guest().await?.read(&query).await };
+        let bytes = bytes
+            .await
+            .map_err(|failure| self.lost(&session, failure))?;
         if bytes.len() as u64 > READ {
             let message = format!("cannot read {path}: it is over {READ} bytes");
             return Err(Failure::new(Code::TooLarge, message));

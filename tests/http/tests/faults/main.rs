@@ -617,3 +617,80 @@ async fn out_of_descriptors_is_survived() -> Outcome {
     server.stop()?;
     until(async || Ok(sandboxes(&state).is_empty())).await
 }
+
+#[tokio::test]
+async fn sessions_that_died_with_their_server_count_and_end() -> Outcome {
+    let args = ["--gc-interval", "1s", "--max-sessions", "1"];
+    let mut server = Server::start(&args)?;
+    let id = server
+        .session_with(&json!({"idle_timeout_seconds": 4}))
+        .await?;
+    server.bash(&id, "echo kept > f").await?;
+    let pid = guest(&server.state, &id)?;
+    server.kill()?;
+    kill(pid);
+    let server = Server::start_on(&server.state, &args, &[])?;
+    // It can be started again, with its files, so it has its place until it is idle.
+    until(async || Ok(server.get("/health").await?.1["session_count"] == 1)).await?;
+    assert_eq!(server.post("/sessions", &json!({})).await?.0, 503);
+    until(async || Ok(sandboxes(&server.state).is_empty())).await?;
+    assert_eq!(server.post("/sessions", &json!({})).await?.0, 201);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_removal_that_was_cut_off_is_finished() -> Outcome {
+    let args = ["--gc-interval", "30s"];
+    let mut server = Server::start(&args)?;
+    let made = json!({"key": "conversation"});
+    let first = server.session_with(&made).await?;
+    let other = server.session().await?;
+    for id in [&first, &other] {
+        server.bash(id, "echo old > f").await?;
+    }
+    let guests = [guest(&server.state, &first)?, guest(&server.state, &other)?];
+    server.kill()?;
+    // As whoever removes them leaves them when it is killed.
+    for (id, pid) in [&first, &other].into_iter().zip(guests) {
+        std::fs::write(folder(&server.state, id).join("removed"), "")?;
+        kill(pid);
+    }
+    let server = Server::start_on(&server.state, &args, &[])?;
+    for id in [&first, &other] {
+        assert_eq!(server.get(&format!("/sessions/{id}")).await?.0, 404);
+    }
+    let (_, page) = server.get("/sessions").await?;
+    assert_eq!(page["sessions"], json!([]));
+    let (status, again) = server.post("/sessions", &made).await?;
+    assert_eq!(status, 201, "{again}");
+    assert_eq!(again["session_id"], json!(first));
+    assert_ne!(server.bash(&first, "cat f").await?["return_code"], 0);
+    until(async || Ok(sandboxes(&server.state).len() == 1)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_delete_that_is_sent_twice_answers_when_it_is_gone() -> Outcome {
+    let (server, _) = Server::start_with_key(&[])?;
+    let user = ringfence_http_tests::key(&server.state, "user", &[])?;
+    for _ in 0..5 {
+        let made = ringfence_http_tests::until(async || {
+            let (status, made) = server
+                .as_key(&user, "POST", "/sessions", Some(&json!({})))
+                .await?;
+            Ok((status == 201).then_some(made))
+        })
+        .await?;
+        let id = made["session_id"].as_str().ok_or("no id")?.to_owned();
+        let path = format!("/sessions/{id}");
+        let gone = async |wait: u64| -> Outcome {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            assert_eq!(server.as_key(&user, "DELETE", &path, None).await?.0, 204);
+            assert!(!folder(&server.state, &id).exists());
+            Ok(())
+        };
+        let (first, second, third) = tokio::join!(gone(0), gone(3), gone(8));
+        first.and(second).and(third)?;
+    }
+    Ok(())
+}

@@ -153,6 +153,7 @@ impl Native {
 
     /// Makes a sandbox; on failure nothing of it is left.
     fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
+        self.end_removed(&plan.id);
         // As long as this is held, nobody takes what is half made for abandoned.
         let claim = self.store.claim(plan)?;
         if let Some(record) = &claim.again
@@ -338,11 +339,34 @@ impl Native {
 
     /// Ends a sandbox and removes everything of it. Waits for its processes to be gone.
     fn end(&self, id: &SandboxId) -> Result<(), Failure> {
-        let Some(record) = self.store.read(id)? else {
-            return Ok(());
+        let Ok(folder) = self.store.opened(id) else {
+            return self.store.read(id).map(drop);
         };
+        // Where another has it, as a janitor does or whoever makes it, it goes all the same.
+        let _ = folder.try_lock();
+        let deadline = Instant::now() + MOMENT;
+        let record = loop {
+            match self.store.read(id) {
+                Ok(Some(record)) => break record,
+                Ok(None) => return Ok(()),
+                Err(failure) if Instant::now() > deadline => return Err(failure),
+                // Another is about to have made it, or to have removed it.
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        self.store.mark_removed(id);
         self.stop(&record, PATIENCE)?;
-        self.store.remove(id)
+        self.store.remove_opened(id, &folder)
+    }
+
+    /// Goes on with a removal that was cut off, unless somebody is at it.
+    fn end_removed(&self, id: &SandboxId) {
+        if let Ok(Some(record)) = self.store.read(id)
+            && record.removed
+            && self.store.lock(id).is_some()
+        {
+            let _ = self.end(id);
+        }
     }
 
     fn stop(&self, record: &Record, patience: Duration) -> Result<(), Failure> {
@@ -385,14 +409,14 @@ impl Native {
         let mut swept = Leftovers::default();
         for id in self.store.ids()? {
             // A janitor is at it.
-            let Some(_lock) = self.store.lock(&id) else {
+            let Some(folder) = self.store.lock(&id) else {
                 continue;
             };
             match self.store.read(&id) {
                 Ok(Some(record)) if record.is_abandoned() => {
                     let gone = self
                         .stop(&record, patience)
-                        .and_then(|()| self.store.remove(&id));
+                        .and_then(|()| self.store.remove_opened(&id, &folder));
                     match gone {
                         Ok(()) => swept.sandboxes.push(id),
                         Err(failure) => swept.stuck.push((id, failure.message)),
@@ -581,8 +605,11 @@ impl Backend for Native {
     }
 
     async fn find(&self, id: &SandboxId) -> Result<Option<SandboxInfo>, Failure> {
-        self.blocking(|native| Ok(native.store.read(id)?.map(|record| record.info())))
-            .await
+        self.blocking(|native| {
+            let record = native.store.read(id)?.filter(|record| !record.removed);
+            Ok(record.map(|record| record.info()))
+        })
+        .await
     }
 
     async fn list(&self) -> Result<Vec<SandboxInfo>, Failure> {
@@ -590,7 +617,9 @@ impl Backend for Native {
             let mut all = Vec::new();
             for id in native.store.ids()? {
                 // One that is being made or removed at this moment has no record to read.
-                if let Ok(Some(record)) = native.store.read(&id) {
+                if let Ok(Some(record)) = native.store.read(&id)
+                    && !record.removed
+                {
                     all.push(record.info());
                 }
             }

@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const RECORD: &str = "sandbox.json";
 const PROCESS: &str = "process.json";
 const SUSPENDED: &str = "suspended";
+const REMOVED: &str = "removed";
 const SOCKET: &str = "guest.sock";
 
 fn wait(pidfd: &OwnedFd, patience: Duration) {
@@ -46,6 +47,9 @@ pub(super) struct Record {
     pub process: Option<Process>,
     #[serde(skip)]
     suspended: bool,
+    /// Its removal has begun: for others it is gone.
+    #[serde(skip)]
+    pub removed: bool,
     #[serde(skip)]
     pub notes: Notes,
 }
@@ -64,12 +68,16 @@ impl Record {
             maker,
             process: None,
             suspended: false,
+            removed: false,
             notes: Notes::new(),
         }
     }
 
     /// Nobody will ever come back for it.
     pub(super) fn is_abandoned(&self) -> bool {
+        if self.removed {
+            return true;
+        }
         let maker_lives = self.maker.as_ref().is_some_and(Process::is_alive);
         match self.plan.lifetime {
             Lifetime::Disposable => !maker_lives,
@@ -296,6 +304,7 @@ impl Store {
             .flatten();
         record.notes = notes::read(&folder);
         record.suspended = folder.join(SUSPENDED).exists();
+        record.removed = folder.join(REMOVED).exists();
         Ok(Some(record))
     }
 
@@ -324,6 +333,24 @@ impl Store {
     /// Whether a guest was started, noted or not, since it was suspended; then its socket goes.
     pub(super) fn had_guest(&self, id: &SandboxId) -> bool {
         fs::remove_file(self.folder(id).join(SOCKET)).is_ok()
+    }
+
+    /// From here on it is gone for everybody, also where whoever removes it is killed: then the
+    /// next one that looks goes on with that. On a full disk it is removed all the same.
+    pub(super) fn mark_removed(&self, id: &SandboxId) {
+        let _ = fs::write(self.folder(id).join(REMOVED), b"");
+    }
+
+    /// Removes this folder, unless its name has gone to another one since it was opened.
+    pub(super) fn remove_opened(&self, id: &SandboxId, folder: &fs::File) -> Result<(), Failure> {
+        let same = |there: fs::Metadata| {
+            let ours = folder.metadata();
+            ours.is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        };
+        match fs::metadata(self.folder(id)).is_ok_and(same) {
+            true => self.remove(id),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn remove(&self, id: &SandboxId) -> Result<(), Failure> {
@@ -365,16 +392,21 @@ impl Store {
         modified.is_ok_and(|m| m.elapsed().is_ok_and(|age| age > Duration::from_secs(5)))
     }
 
-    /// The right to start, suspend or sweep a sandbox; absent where another has it.
+    /// Its folder as it is now.
+    pub(super) fn opened(&self, id: &SandboxId) -> io::Result<fs::File> {
+        fs::File::open(self.folder(id))
+    }
+
+    /// The right to start, suspend, remove or sweep a sandbox; absent where another has it.
     pub(super) fn lock(&self, id: &SandboxId) -> Option<fs::File> {
-        let folder = fs::File::open(self.folder(id)).ok()?;
+        let folder = self.opened(id).ok()?;
         folder.try_lock().ok()?;
         Some(folder)
     }
 
     /// The same, waited for.
     pub(super) fn locked(&self, id: &SandboxId) -> io::Result<fs::File> {
-        let folder = fs::File::open(self.folder(id))?;
+        let folder = self.opened(id)?;
         folder.lock()?;
         Ok(folder)
     }
