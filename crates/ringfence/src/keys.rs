@@ -29,7 +29,7 @@ const BYTES: usize = 32;
 )]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scope {
-    /// Looks at everything, also at the files and output of all sessions, and changes nothing
+    /// Looks at everything, also at the files and output of all sessions; runs and changes nothing
     Read,
     /// Makes and uses sessions, and sees no others
     Use,

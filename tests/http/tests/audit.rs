@@ -474,3 +474,33 @@ async fn an_upload_is_known_by_its_hash() -> Outcome {
     assert_eq!(last["sha256"], sha256(&archive)?);
     Ok(())
 }
+
+#[tokio::test]
+async fn what_was_detached_is_recorded_when_it_has_ended() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("audit.jsonl");
+    let server = with(&folder.path().join("state"), &file, &[])?;
+    let id = server.session().await?;
+    let job = json!({"command": "while [ ! -e go ]; do sleep 0.01; done; exit 3", "detach": true});
+    let sent = server
+        .http
+        .post(format!("{}/sessions/{id}/jobs", server.url))
+        .header("x-request-id", "detached")
+        .json(&job);
+    assert_eq!(sent.send().await?.status(), 201);
+    assert_eq!(of(&lines(&file)?, "detached").len(), 1, "it runs");
+    server.bash(&id, "touch go").await?;
+    let all = until(async || {
+        let all = of(&lines(&file)?, "detached");
+        Ok((all.len() == 2).then_some(all))
+    })
+    .await?;
+    assert_eq!(
+        (&all[1]["kind"], &all[1]["outcome"], &all[1]["status"]),
+        (&json!("bash"), &json!("failed"), &json!(201))
+    );
+    let text = reqwest::get(format!("{}/metrics", server.url)).await?;
+    let series = "ringfence_execs_total{kind=\"bash\",outcome=\"failed\"} 1";
+    assert!(text.text().await?.contains(series));
+    Ok(())
+}

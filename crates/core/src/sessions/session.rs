@@ -107,6 +107,16 @@ struct State {
     news: Option<Certificate>,
 }
 
+impl State {
+    /// The terms are those that were noted last.
+    fn keep_terms(&mut self) {
+        let noted = self.notes.get(TERMS);
+        if let Some(terms) = noted.and_then(|text| serde_json::from_str(text).ok()) {
+            self.terms = terms;
+        }
+    }
+}
+
 /// A use under way: while there is one, a session is not idle.
 pub struct Use {
     session: Arc<Session>,
@@ -211,16 +221,13 @@ impl Session {
 
     /// Changes its terms, as they are by now, whoever set them.
     pub async fn change_terms(&self, change: impl FnOnce(&mut Terms)) -> Result<(), Failure> {
-        let mut terms = self.terms();
         let changed = || {
-            terms = self.terms();
+            let mut terms = self.terms();
             change(&mut terms);
             serde_json::to_string(&terms)
                 .map_err(|e| Failure::new(Code::Internal, "cannot note the timeouts").detail(e))
         };
-        self.noted(TERMS, changed).await?;
-        self.lock().terms = terms;
-        Ok(())
+        self.noted(TERMS, changed).await
     }
 
     /// Notes something that may depend on what others noted before.
@@ -237,7 +244,9 @@ impl Session {
         self.refresh(&info);
         let value = value()?;
         self.backend.annotate(&self.plan.id, name, &value).await?;
-        self.lock().notes.insert(name.to_owned(), value);
+        let mut state = self.lock();
+        state.notes.insert(name.to_owned(), value);
+        state.keep_terms();
         Ok(())
     }
 
@@ -246,14 +255,16 @@ impl Session {
         let mut state = self.lock();
         if state.notes != info.notes {
             state.notes.clone_from(&info.notes);
-            let noted = state.notes.get(TERMS);
-            if let Some(terms) = noted.and_then(|text| serde_json::from_str(text).ok()) {
-                state.terms = terms;
-            }
+            state.keep_terms();
         }
     }
 
     /// What happened since the last call that the caller has to know.
+    pub fn news(&self) -> Option<Certificate> {
+        self.lock().news.clone()
+    }
+
+    /// The same, for whoever tells it.
     pub fn take_news(&self) -> Option<Certificate> {
         self.lock().news.take()
     }

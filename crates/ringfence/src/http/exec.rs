@@ -288,9 +288,17 @@ fn infrastructure(
         _ => "unavailable",
     };
     tracing::warn!(session = %session.id, detail = failure.detail, "{failure}");
-    Ok(match deleted {
-        true => tool.error("unavailable", "the session was ended while this ran"),
-        false => tool.error(code, &failure.message),
+    if deleted {
+        return Ok(tool.error("unavailable", "the session was ended while this ran"));
+    }
+    // Where it was found dead and started again, that is what happened. The next call says so too.
+    let news = (code == "unavailable").then(|| session.news());
+    Ok(match news.flatten() {
+        Some(news) => {
+            let message = format!("the sandbox ended while this ran: {}", news.message);
+            tool.error(code, &message)
+        }
+        None => tool.error(code, &failure.message),
     })
 }
 

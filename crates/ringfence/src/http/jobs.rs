@@ -1,10 +1,11 @@
 //! `/sessions/{session}/jobs`: starts commands and calls, with their output as it comes, at the
 //! end, or later.
 
+use super::act;
 use super::events::{self, Last, ServerEvent};
 use super::extract::{Body, Path};
 use super::problem::{Answer, Problem, ProblemBody};
-use super::run::{Start, broken};
+use super::run::{Start, broken, seen_to_end};
 use super::state::{App, Caller, Scope};
 use axum::Json;
 use axum::extract::{Extension, State};
@@ -21,6 +22,7 @@ use ringfence_core::sessions::MAIN;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
@@ -434,7 +436,12 @@ pub(crate) async fn start(
     let started = app.start(&session, &work, &job).await;
     let (info, start) = started.map_err(|failure| broken(&app, &session, failure))?;
     let status = match start {
-        Start::New => StatusCode::CREATED,
+        Start::New => {
+            if let Some(act) = act::later() {
+                tokio::spawn(seen_to_end(Arc::clone(&session), job, act));
+            }
+            StatusCode::CREATED
+        }
         Start::Again => StatusCode::OK,
     };
     Ok((status, Json(Begun::Job(JobObject::of(info)))).into_response())

@@ -1,13 +1,14 @@
 //! Jobs that are started and waited for, so that neither a broken connection to the guest nor a
 //! caller that goes away decides what becomes of them: see [`super::readers`].
 
-use super::act;
+use super::act::{self, Act};
 use super::problem::Problem;
 use super::readers::{Reader, Unread};
 use super::state::App;
 use ringfence_core::proto::{ExecResult, JobInfo, JobState, WaitQuery};
-use ringfence_core::{Code, Failure, Session, Work};
+use ringfence_core::{Code, Failure, GuestClient, Session, Work};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How long one question after the end of a job waits for it.
 const WAIT_MS: u64 = 300_000;
@@ -76,7 +77,7 @@ impl App {
                 result(session, job).await
             }
             // The way broke; if the sandbox lives, so does the job.
-            Code::Unavailable if guest.is_closed() && !session.is_closing() => {
+            Code::Unavailable if is_closed_soon(&guest).await && !session.is_closing() => {
                 result(session, job).await.map_err(|_| failure)
             }
             _ => Err(failure),
@@ -105,6 +106,17 @@ impl App {
     }
 }
 
+/// The end of a connection is seen a moment after that of an answer on it.
+async fn is_closed_soon(guest: &GuestClient) -> bool {
+    for _ in 0..20 {
+        if guest.is_closed() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    false
+}
+
 /// What to tell about a failure while something ran in a session.
 pub(crate) fn broken(app: &App, session: &Arc<Session>, failure: Failure) -> Problem {
     let failure = match session.is_closing() {
@@ -131,6 +143,22 @@ fn same(work: &Work, info: &JobInfo) -> Result<(), Failure> {
     }
     let message = format!("job {} exists already and is another one", info.id);
     Err(Failure::new(Code::AlreadyExists, message).hint("choose another id"))
+}
+
+/// Waits for the end of a detached job, for those who watch: it goes on without us, and what ends
+/// after this server is not told.
+pub(crate) async fn seen_to_end(session: Arc<Session>, job: String, act: Arc<Act>) {
+    let query = WaitQuery {
+        timeout_ms: Some(WAIT_MS),
+    };
+    loop {
+        let waited = async { session.running_guest().await?.wait(&job, &query).await };
+        match waited.await.map(|info| info.state) {
+            Ok(JobState::Ended(end)) => return act.ended(Ok(&end)),
+            Ok(_) => {}
+            Err(failure) => return act.ended(Err(&failure)),
+        }
+    }
 }
 
 /// Waits for the end of a job that runs already.

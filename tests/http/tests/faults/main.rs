@@ -306,6 +306,8 @@ async fn a_killed_guest_is_told_and_its_files_come_back() -> Outcome {
         (&cut["error_code"], &cut["return_code"]),
         (&json!("unavailable"), &json!(-1))
     );
+    let told = cut["stderr"].as_str().unwrap_or_default();
+    assert!(told.contains("the sandbox ended while this ran"), "{cut}");
     let after = server
         .code(&id, "print(open('f').read(), 'x' in globals())")
         .await?;
