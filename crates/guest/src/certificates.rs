@@ -81,6 +81,20 @@ pub(crate) struct Facts<'a> {
     pub(crate) output_limit: u64,
 }
 
+/// It, or one of its processes, used more seconds of processor time than it had.
+fn out_of_cpu(facts: &Facts<'_>, limit: u64, signal: Option<i32>, message: String) -> Certificate {
+    Certificate {
+        limit: Some(seconds(Duration::from_secs(limit))),
+        reached: Some(seconds(facts.cpu)),
+        signal,
+        ..command(
+            Cause::Cpu,
+            message,
+            "make it cheaper, split the work, or ask for more processor time",
+        )
+    }
+}
+
 /// The certificate of a command, unless it ended by itself and whole.
 pub(crate) fn of_command(facts: &Facts<'_>) -> Option<Certificate> {
     let signal = match facts.exit {
@@ -105,19 +119,11 @@ pub(crate) fn of_command(facts: &Facts<'_>) -> Option<Certificate> {
             });
         }
         Some(Stopped::Cpu(limit)) => {
-            return Some(Certificate {
-                limit: Some(seconds(Duration::from_secs(limit))),
-                reached: Some(seconds(facts.cpu)),
-                signal,
-                ..command(
-                    Cause::Cpu,
-                    format!(
-                        "the command used its {limit} s of processor time and was killed with \
-                         everything it had started"
-                    ),
-                    "make it cheaper, split the work, or ask for more processor time",
-                )
-            });
+            let message = format!(
+                "the command used its {limit} s of processor time and was killed with everything \
+                 it had started"
+            );
+            return Some(out_of_cpu(facts, limit, signal, message));
         }
         Some(Stopped::Cancelled) => {
             return Some(Certificate {
@@ -175,16 +181,8 @@ pub(crate) fn of_command(facts: &Facts<'_>) -> Option<Certificate> {
         && (effective == number("XCPU")
             || (effective == number("KILL") && facts.cpu >= Duration::from_secs(limit)))
     {
-        return Some(Certificate {
-            limit: Some(seconds(Duration::from_secs(limit))),
-            reached: Some(seconds(facts.cpu)),
-            signal,
-            ..command(
-                Cause::Cpu,
-                format!("a process used its {limit} s of processor time"),
-                "make it cheaper, split the work, or ask for more processor time",
-            )
-        });
+        let message = format!("a process used its {limit} s of processor time");
+        return Some(out_of_cpu(facts, limit, signal, message));
     }
     if let Some(limit) = facts.limits.file_size
         && effective == number("XFSZ")

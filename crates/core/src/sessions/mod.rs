@@ -212,8 +212,7 @@ impl Sessions {
         let begun = Instant::now();
         let info = match self.backend.create(&plan).await {
             Err(failure) if self.was_removed(&id, begun) => {
-                let message = format!("session {id} was removed while it was made");
-                return Err(Failure::new(Code::AlreadyExists, message).detail(failure));
+                return Err(removed_meanwhile(&id, failure));
             }
             made => made?,
         };
@@ -237,8 +236,7 @@ impl Sessions {
                 && !left.is_some_and(|info| session.is_in(&info))
             {
                 // Others took it away, as servers do that make the same one.
-                let message = format!("session {} was removed while it was made", session.id);
-                return Err(Failure::new(Code::AlreadyExists, message).detail(failure));
+                return Err(removed_meanwhile(&session.id, failure));
             }
             let _ = self.backend.destroy(&session.plan.id).await;
             // Whoever listed all that there is may have come upon it.
@@ -397,13 +395,15 @@ impl Sessions {
     /// Ends a session: when this answers, its processes, files and memory are gone. One that is
     /// not there is no failure.
     pub async fn remove(&self, id: &SessionId) -> Result<(), Failure> {
-        if let Ok(session) = self.get(id).await {
+        let session = self.get(id).await.ok();
+        let known = session.is_some() || self.leaving(id).is_some() || self.making.has(id);
+        if let Some(session) = session {
             session.close();
         }
         let destroyed = self.backend.destroy(&id.sandbox()).await;
-        // One that did not go is found again, and is tried again.
-        let listed = locked(&self.live).contains_key(id);
-        if listed || self.making.has(id) {
+        // One that did not go is found again, and is tried again. Also where somebody who listed
+        // all has missed it meanwhile: an older list may have it.
+        if known {
             self.strike(id);
         }
         destroyed
@@ -430,6 +430,12 @@ async fn pause() {
     let drawn = drawn.and_then(|hex| u64::from_str_radix(&hex, 16).ok());
     let time = from + drawn.unwrap_or_default() % (to - from + 1);
     tokio::time::sleep(Duration::from_millis(time)).await;
+}
+
+/// It is to be made again.
+fn removed_meanwhile(id: &SessionId, why: Failure) -> Failure {
+    let message = format!("session {id} was removed while it was made");
+    Failure::new(Code::AlreadyExists, message).detail(why)
 }
 
 fn unknown(id: &SessionId) -> Failure {

@@ -6,9 +6,8 @@ use super::problem::Problem;
 use super::readers::{Reader, Unread};
 use super::state::App;
 use ringfence_core::proto::{ExecResult, JobInfo, JobState, WaitQuery};
-use ringfence_core::{Code, Failure, GuestClient, Session, Work};
+use ringfence_core::{Code, Failure, Session, Work};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How long one question after the end of a job waits for it.
 const WAIT_MS: u64 = 300_000;
@@ -76,9 +75,14 @@ impl App {
                 same(work, &guest.job(job).await?)?;
                 result(session, job).await
             }
-            // The way broke; if the sandbox lives, so does the job.
-            Code::Unavailable if is_closed_soon(&guest).await && !session.is_closing() => {
-                result(session, job).await.map_err(|_| failure)
+            Code::Unavailable if !session.is_closing() => {
+                // A sandbox that was killed looks alive for a moment.
+                let there = session.confirm().await.is_ok();
+                match there && guest.is_closed() {
+                    // The way broke; if the sandbox lives, so does the job.
+                    true => result(session, job).await.map_err(|_| failure),
+                    false => Err(failure),
+                }
             }
             _ => Err(failure),
         }
@@ -104,17 +108,6 @@ impl App {
             Err(failure) => Err(failure),
         }
     }
-}
-
-/// The end of a connection is seen a moment after that of an answer on it.
-async fn is_closed_soon(guest: &GuestClient) -> bool {
-    for _ in 0..20 {
-        if guest.is_closed() {
-            return true;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    false
 }
 
 /// What to tell about a failure while something ran in a session.

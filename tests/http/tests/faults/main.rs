@@ -635,6 +635,7 @@ async fn sessions_that_died_with_their_server_count_and_end() -> Outcome {
     // It can be started again, with its files, so it has its place until it is idle.
     until(async || Ok(server.get("/health").await?.1["session_count"] == 1)).await?;
     assert_eq!(server.post("/sessions", &json!({})).await?.0, 503);
+    until(async || Ok(server.get("/health").await?.1["session_count"] == 0)).await?;
     until(async || Ok(sandboxes(&server.state).is_empty())).await?;
     assert_eq!(server.post("/sessions", &json!({})).await?.0, 201);
     Ok(())

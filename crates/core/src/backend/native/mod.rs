@@ -153,9 +153,13 @@ impl Native {
 
     /// Makes a sandbox; on failure nothing of it is left.
     fn make(&self, plan: &Plan) -> Result<SandboxInfo, Failure> {
-        self.end_removed(&plan.id);
         // As long as this is held, nobody takes what is half made for abandoned.
-        let claim = self.store.claim(plan)?;
+        let claim = match self.store.claim(plan) {
+            Err(taken) if taken.code == Code::AlreadyExists && self.end_removed(&plan.id) => {
+                self.store.claim(plan)?
+            }
+            claim => claim?,
+        };
         if let Some(record) = &claim.again
             && self.store.had_guest(&plan.id)
         {
@@ -354,19 +358,19 @@ impl Native {
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         };
-        self.store.mark_removed(id);
+        if !record.removed {
+            self.store.mark_removed(id);
+        }
         self.stop(&record, PATIENCE)?;
         self.store.remove_opened(id, &folder)
     }
 
-    /// Goes on with a removal that was cut off, unless somebody is at it.
-    fn end_removed(&self, id: &SandboxId) {
-        if let Ok(Some(record)) = self.store.read(id)
-            && record.removed
+    /// Goes on with a removal that was cut off, unless somebody is at it; says whether it is done.
+    fn end_removed(&self, id: &SandboxId) -> bool {
+        let record = self.store.read(id).ok().flatten();
+        record.is_some_and(|record| record.removed)
             && self.store.lock(id).is_some()
-        {
-            let _ = self.end(id);
-        }
+            && self.end(id).is_ok()
     }
 
     fn stop(&self, record: &Record, patience: Duration) -> Result<(), Failure> {

@@ -88,7 +88,7 @@ impl Record {
 
     /// Its processes have ended and its files are kept.
     fn is_suspended(&self) -> bool {
-        self.suspended && !self.process.as_ref().is_some_and(Process::is_alive)
+        self.suspended && !self.removed && !self.process.as_ref().is_some_and(Process::is_alive)
     }
 
     pub(super) fn state(&self) -> SandboxState {
@@ -357,7 +357,15 @@ impl Store {
         let folder = self.folder(id);
         // Without a record nobody takes what is left of it for a sandbox.
         let _ = fs::remove_file(folder.join(RECORD));
-        match fs::remove_dir_all(&folder) {
+        let mut gone = fs::remove_dir_all(&folder);
+        for _ in 0..10 {
+            // Two may be at it, of which one has just marked it.
+            if !matches!(&gone, Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty) {
+                break;
+            }
+            gone = fs::remove_dir_all(&folder);
+        }
+        match gone {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io(
                 format!("cannot remove {}", folder.display()),
                 &e,
